@@ -201,12 +201,13 @@ class Dispatcher:
         if self._has_chunk(batch):
             chunk = self._chunks.pop(batch.id)
         else:
+            self._chunks.pop(batch.id, None)
             lines = read_chunk(self._files, batch.id, batch.chunk)
             chunk = _Chunk(batch.owner, batch.chunk, lines, [head(line) for line in lines])
+            own = [name for name, other in self._chunks.items() if other.owner == batch.owner]
+            for name in own[: max(0, len(own) + 1 - MOST_IN_HAND)]:
+                del self._chunks[name]
         self._chunks[batch.id] = chunk  # behind all others: the owner's first is the longest unused
-        own = [name for name, other in self._chunks.items() if other.owner == batch.owner]
-        for name in own[:-MOST_IN_HAND]:
-            del self._chunks[name]
         return chunk
 
     def _has_chunk(self, batch: Batch) -> bool:

@@ -17,6 +17,7 @@ from typing import Protocol
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
+from tasks.records.job import Priority
 from tasks.store.jobs import Beat, JobStore
 from tasks.store.workers import Registry, WorkerInfo
 
@@ -144,10 +145,11 @@ class Heartbeat:
         with self._lock:
             self._running.discard(running)
 
-    def jobs_running(self) -> int:
-        """Jobs that this worker has claimed, lines of windows not among them."""
+    def jobs_running(self, priority: Priority) -> int:
+        """Jobs of that priority that this worker has claimed, lines of windows not among them."""
         with self._lock:
-            return sum(isinstance(running, RunningJob) for running in self._running)
+            jobs = [running for running in self._running if isinstance(running, RunningJob)]
+        return sum(job.claim.priority is priority for job in jobs)
 
     def _loop(self) -> None:
         away = False

@@ -21,6 +21,7 @@ from celery.exceptions import Ignore, Reject
 from engine import Completion, EngineClosed, EngineService
 from tasks.base.settings import SLOTS_PER_CLAIM, WINDOWS_HELD, Settings
 from tasks.base.telemetry.tracing import Tracing
+from tasks.records.job import Priority
 from tasks.records.window import Advanced, Standing
 from tasks.store.jobs import ClaimRejection, new_claim_id
 from tasks.store.windows import WindowStore
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 AHEAD_S = 0.25  # of lines in the engine beyond its slots
 MOST_AHEAD = 64
+RESERVED = 8  # one slot in so many, for bulk work beside interactive jobs
 RESERVE_S = 0.5  # of lines in this process, below which it reads the next window
 EXCESS_S = 2.0  # of lines beyond twice the slots, which other workers may run sooner
 LARGE_REQUEST = 16 * 1024  # bytes, whose tokenizing takes milliseconds
@@ -117,10 +119,12 @@ class WindowRunner:
             arriving, held, last_lines = len(self._arriving), tuple(self._held.values()), self._last_lines
         if len(held) + arriving >= WINDOWS_HELD or self._heartbeat.draining or self._gate.exclusive:
             return False
+        reserved = -(-self._slots // RESERVED)  # interactive jobs never take all of a worker
         lines = (
             sum(window.unended for window in held)
-            + arriving * max(self._slots, last_lines)
-            + self._heartbeat.jobs_running()
+            + arriving * max(self._spare, last_lines)
+            + self._heartbeat.jobs_running(Priority.BULK)
+            + min(self._heartbeat.jobs_running(Priority.INTERACTIVE), self._slots - reserved)
         )
         spare = self._spare if last_lines >= self._spare else 0
         return lines < self._slots + spare + self._rate.per_s * RESERVE_S
@@ -144,7 +148,8 @@ class WindowRunner:
         finally:
             self._heartbeat.remove(window)
             with self._lock:
-                self._held.pop(window_id, None)
+                if self._held.get(window_id) is window:  # not a later claim of what was handed back
+                    del self._held[window_id]
 
     def _claim(self, window_id: str) -> HeldWindow | None:
         """None for one that has ended since its message was sent."""
@@ -331,24 +336,27 @@ class WindowRunner:
             self._return_lines(window, window.opened)
 
     def _hand_back_excess(self) -> None:
-        """Give lines to other workers that wait here for long: they are slower than those before."""
-        if not self._rate.per_s:
-            return
+        """Give lines to other workers that wait here for long, those of the owner with the most first."""
         most = 2 * self._slots + int(self._rate.per_s * EXCESS_S)
         excess = sum(window.unended for window in self._windows) - most
-        for window in [one for one in reversed(self._windows) if one.waiting and not one.claim.isolated]:
-            if excess < self._slots:  # a few are not worth a window
-                return
-            lines = min(excess, window.waiting)
-            self._return_lines(window, window.count - lines)
-            excess -= lines
+        if excess < self._slots:  # a few are not worth a window
+            return
+        waiting: Counter[str] = Counter()
+        for window in self._windows:
+            waiting[window.claim.owner] += 0 if window.claim.isolated else window.waiting
+        owner, _ = max(waiting.items(), key=lambda item: item[1])
+        for window in reversed([*self._windows]):
+            if window.claim.owner == owner and window.waiting and not window.claim.isolated and excess > 0:
+                lines = min(excess, window.waiting)
+                excess -= lines
+                self._return_lines(window, window.count - lines)
 
     def _return_lines(self, window: HeldWindow, start: int) -> None:
         """Queue again those from index `start` on, which are not open. Their attempt does not count."""
         call = self._hand_back if start == 0 else partial(self._split, start)
         retry_until_available(self._heartbeat.pause, partial(call, window))
         if start == 0:
-            self._forget(window)
+            self._forget(window, "returned")
         window.count = start
         if start and not window.unended and not window.has_ends:  # all the others are written
             self._finish(window)
@@ -366,8 +374,8 @@ class WindowRunner:
         for window in tuple(self._windows):
             self._forget(window)
 
-    def _forget(self, window: HeldWindow) -> None:
-        WINDOWS_TOTAL.labels("lost").inc()
+    def _forget(self, window: HeldWindow, outcome: str = "lost") -> None:
+        WINDOWS_TOTAL.labels(outcome).inc()
         self._remove(window)
         window.over.set_exception(Ignore())
 

@@ -29,6 +29,7 @@ def test_the_rate_is_that_of_the_time_with_work() -> None:
     rate.count(4)
     assert rate.per_s == 3, "half of what was, half of what is"
     clock.now += 40
+    assert rate.per_s == 0.1, "no more than four can end now"
     rate.count(4)
     assert rate.per_s == 0.1, "slower lines are believed at once"
 
