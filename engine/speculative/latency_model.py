@@ -39,6 +39,7 @@ SHAPE_WINDOW = 64
 PRIOR_CALLS = 3  # weight of the measurement at the start, in calls
 SUSPECT = 1.1  # sizes that take this factor longer than a larger one are timed again: it may be noise
 TOLERANCE = 1.8  # beyond this it is: kernels that take rows by fours need 1.73 times as long for 7 as for 8
+PIECE = 4  # rows that kernels take together
 RETIMED_S = 1.0  # time for repeating measurements beyond SUSPECT
 CACHE_KIND = "row_times"  # kind of file in the cache
 CACHE_FORMAT = 2  # others were measured in another way
@@ -69,7 +70,7 @@ class LatencyProfile:
         if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
             raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
         self._rows = sorted(measured)
-        self._seconds = _without_noise([measured[rows] for rows in self._rows], TOLERANCE)
+        self._seconds = _without_noise(self._rows, [measured[rows] for rows in self._rows], TOLERANCE)
         self._calls = [PRIOR_CALLS] * len(self._rows)
         self._speed, self._observed = 1.0, PRIOR_CALLS
         self.switch_s, self.row_cell_s, self.settle_s = switch_s, row_cell_s, settle_s
@@ -140,11 +141,14 @@ class LatencyProfile:
         return expected
 
 
-def _without_noise(seconds: list[float], most: float) -> list[float]:
-    """Times of rising sizes, each lowered to `most` times that of a larger one: noise only adds time."""
+def _without_noise(sizes: list[int], seconds: list[float], most: float) -> list[float]:
+    """Times of rising sizes, each lowered to `most` times that of a larger one: noise only adds time.
+
+    Up to PIECE rows to SUSPECT times, as no kernel has a reason to be slower with fewer of them.
+    """
     least, lowered = float("inf"), []
-    for one in reversed(seconds):
-        lowered.append(min(one, most * least))
+    for rows, one in zip(reversed(sizes), reversed(seconds), strict=True):
+        lowered.append(min(one, (most if rows > PIECE else SUSPECT) * least))
         least = min(least, one)
     return lowered[::-1]
 
@@ -215,7 +219,7 @@ def _noisy(times: Mapping[int, list[float]]) -> list[int]:
     """Sizes that seem to take longer than larger ones."""
     sizes = sorted(times)
     measured = [_typical(times[n]) for n in sizes]
-    right = _without_noise(measured, SUSPECT)
+    right = _without_noise(sizes, measured, SUSPECT)
     return [n for n, one, other in zip(sizes, measured, right, strict=True) if one > other]
 
 

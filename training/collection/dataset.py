@@ -6,7 +6,8 @@ In memory there is an index of 40 bytes per answer; at most OPEN_SHARDS shards a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -124,8 +125,8 @@ class Dataset:
     and every run.
     """
 
-    def __init__(self, folders: Iterable[Path], held_out: float | None = None) -> None:
-        """held_out: the share of the prompts; None: a larger one of few prompts."""
+    def __init__(self, folders: Iterable[Path], most_held_out: float = 1.0) -> None:
+        """most_held_out: share of the prompts, if other trainings held out no more; usually more of few."""
         collections = [Collection(folder) for folder in folders]
         self.identities = [collection.identity for collection in collections]
         sizes = {(identity.width, identity.vocab_size) for identity in self.identities}
@@ -142,8 +143,8 @@ class Dataset:
         index = np.concatenate([np.empty((0, 5), np.int64), *rows])
         fractions = np.concatenate([np.empty(0), *sides])
         prompts = len(np.unique(fractions))
-        share = held_out or max(HELD_OUT_SHARE, min(HELD_OUT_LIMIT, LEAST_HELD_OUT / max(prompts, 1)))
-        self.share = share
+        usual = max(HELD_OUT_SHARE, min(HELD_OUT_LIMIT, LEAST_HELD_OUT / max(prompts, 1)))
+        self.share = share = min(most_held_out, usual)
         self.train = Answers(shards, index[fractions >= share])
         self.held_out = Answers(shards, index[fractions < share])
         if not len(self.train) or not len(self.held_out):
@@ -167,6 +168,14 @@ class Dataset:
         for answer in self.train:
             counts += np.bincount(answer.output, minlength=self.vocab_size)
         return counts
+
+
+def held_out_share(metadata: Mapping[str, str]) -> float:
+    """Of all prompts, how many were held out from the training of heads with this metadata."""
+    try:
+        return float(json.loads(metadata["data"])["held_out_share"])
+    except (KeyError, ValueError, TypeError):  # of an earlier version, or of others
+        return HELD_OUT_SHARE
 
 
 def draft_vocabulary(counts: NDArray[np.int64], size: int) -> Tokens:

@@ -9,7 +9,6 @@ them.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from engine.llama.context import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import ModelRows
-from engine.medusa.onnx.heads import OnnxHeads
 from training.base.errors import TrainingError
-from training.collection.dataset import HELD_OUT_SHARE, Dataset
+from training.collection.dataset import Dataset, held_out_share
 from training.collection.shards import Collection
 from training.heads.scores import Scores, evaluate
 
@@ -33,14 +31,9 @@ def compare(model: str, answers: tuple[Path, ...], heads: list[str]) -> dict[str
         path: load_heads(path, width=width, vocab_size=vocab_size, model_rows=rows, threads=threads)
         for path in heads
     }
-    held_out = Dataset(answers, min(map(_share, loaded.values()))).held_out.greedy()
+    shares = [held_out_share(each.metadata) for each in loaded.values()]
+    held_out = Dataset(answers, min(shares)).held_out.greedy()
     return {path: evaluate(each, held_out) for path, each in loaded.items()}
-
-
-def _share(heads: OnnxHeads) -> float:
-    """Of all prompts, how many were held out from their training."""
-    data = json.loads(heads.metadata.get("data", "{}"))
-    return float(data.get("held_out_share", HELD_OUT_SHARE))
 
 
 def main() -> None:

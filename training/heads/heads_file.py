@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -51,6 +51,12 @@ def read_into(network: DraftHeads, path: Path) -> None:
         network.load_weights(tensors)
     except RuntimeError as error:  # names or shapes differ
         raise TrainingError(f"{path}: these heads differ in width, kind, number or layers") from error
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """Of a file that read_into() can read."""
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata() or {}
 
 
 def check_writable(path: Path) -> None:

@@ -21,7 +21,7 @@ from engine.medusa.loader import check_runtime, load_heads
 from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from training.base.errors import TrainingError
 from training.base.progress import say
-from training.collection.dataset import Dataset, draft_vocabulary
+from training.collection.dataset import Dataset, draft_vocabulary, held_out_share
 from training.collection.shards import sha256
 from training.heads import heads_file
 from training.heads.network import DraftHeads
@@ -60,7 +60,8 @@ def train(options: TrainOptions, console: Console) -> Scores:
     """
     if options.threads:
         torch.set_num_threads(options.threads)
-    data = Dataset(options.folders)
+    begun = heads_file.metadata(options.begin) if options.begin else None
+    data = Dataset(options.folders, 1.0 if begun is None else held_out_share(begun))
     digest = sha256(Path(options.model))
     for identity in data.identities:
         if identity.model_sha256 != digest:

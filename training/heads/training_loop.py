@@ -106,7 +106,7 @@ class Run:
         """Train for all steps, or until `patience` evaluations in a row have not improved the score."""
         self._resume(console)
         if self.begin and not self.step:
-            say(console, f"before training, held out: {self._evaluate().text()}")
+            say(console, f"before training, held out: {self._score().text()}")
         losses: deque[float] = deque(maxlen=self._every)
         with Display(console, "steps", self.steps, self.step) as display:
             for places in islice(self._groups(), self.step, None):

@@ -126,7 +126,7 @@ def test_too_little_to_train_on_is_refused(tmp_path: Path) -> None:
 def test_the_share_of_held_out_prompts_can_be_that_of_another_training(tmp_path: Path) -> None:
     """A small collection holds out more, of which a larger training has seen some."""
     folder = collection(tmp_path / "one", 200)
-    few = Dataset([folder], held_out=HELD_OUT_SHARE)
+    few = Dataset([folder], most_held_out=HELD_OUT_SHARE)
     assert few.describe()["held_out_share"] == HELD_OUT_SHARE
     usual = Dataset([folder])
     assert {a.output[0] for a in few.held_out} < {a.output[0] for a in usual.held_out}
