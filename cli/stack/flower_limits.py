@@ -16,10 +16,10 @@ BODY_BYTES = 1024 * 1024  # tornado's default is 100 MB
 
 # Characters of a cell, so that the columns fit a window of 1,280 pixels.
 ARGS_CHARS = 14
-RESULT_CHARS = 36  # the tokens, their speed and the tokens of a step come first
+RESULT_CHARS = 34  # the tokens, their speed and the tokens of a step come first
 SHORTER = (  # of a result
     (re.compile(r", \d+ steps(?=, )"), ""),
-    (re.compile(r" tokens/step"), " a step"),
+    (re.compile(r" tokens/step"), "/step"),
     (re.compile(r"^(([\d,]+) lines?), \2 succeeded(?=,)"), r"\1"),
 )
 WINDOW = re.compile(r"'batch_[0-9a-f]{32} (?:lines )?(.*)'")  # its batch is in the id beside it

@@ -103,5 +103,5 @@ def test_the_tasks_of_flower_fit_a_small_window(system: System) -> None:
         browser.close()
     assert re.search(rf"win_{batch.removeprefix('batch_')}-\d+\tSUCCESS\t[\d,]+ to [\d,]+\t", text), text
     assert "20 tokens, " in text
-    assert "1.67 a step" in text
+    assert "1.67/step" in text
     assert wide <= shown
