@@ -30,8 +30,8 @@ class Calibration:
     """Probabilities that a candidate is right, given that the path above it is.
 
     Cells are [head, beside, rank, bin of softmax probability]. beside: 1 if some candidate above it was not
-    its head's best: heads below it are right less often. Hits and trials are
-    decayed counts with a prior: the counts from training, or else the softmax probability.
+    its head's best: heads below it are right less often. Hits and trials are decayed counts with a prior: the
+    counts from training, or else the softmax probability.
     """
 
     def __init__(self, heads: int, window: float = WINDOW) -> None:

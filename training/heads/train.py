@@ -60,8 +60,8 @@ def train(options: TrainOptions, console: Console) -> Scores:
     """
     if options.threads:
         torch.set_num_threads(options.threads)
-    begun = heads_file.metadata(options.begin) if options.begin else None
-    data = Dataset(options.folders, 1.0 if begun is None else held_out_share(begun))
+    most_held_out = held_out_share(heads_file.metadata(options.begin)) if options.begin else 1.0
+    data = Dataset(options.folders, most_held_out)
     digest = sha256(Path(options.model))
     for identity in data.identities:
         if identity.model_sha256 != digest:
