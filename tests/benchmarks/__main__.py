@@ -38,11 +38,11 @@ from tests.benchmarks.common import (
     positive,
     program,
 )
-from tests.benchmarks.drafting import decode
+from tests.benchmarks.drafting import decode, on_paper
 from tests.benchmarks.inference import cells as by_cells
 from tests.benchmarks.inference import engine, formats, long_prompts, schemas, structured
 from tests.benchmarks.inference import lanes as against_earlier
-from tests.benchmarks.large import comparison, on_paper
+from tests.benchmarks.large import comparison
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.machine import cores, processor
 from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command, spread

@@ -112,13 +112,13 @@ class Traced(Tracing):
         job.set_attribute("medusaq.job.status", status.value)
         job.end(_ns(ended))
 
-    def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
-        numbers = [parts(line).number for line in claim.lines]
+    def window(self, claim: WindowClaim, count: int, statuses: Mapping[str, int], output_tokens: int) -> None:
+        numbers = [parts(line).number for line in claim.lines[:count]]
         attributes: dict[str, str | int] = {
             "medusaq.batch.id": claim.batch_id,
             "medusaq.window.id": claim.window_id,
             "medusaq.window.attempt": claim.attempts,
-            "medusaq.window.lines": len(claim.lines),
+            "medusaq.window.lines": count,
             "medusaq.window.first_line": min(numbers),
             "medusaq.window.last_line": max(numbers),
             "gen_ai.usage.output_tokens": output_tokens,

@@ -33,8 +33,11 @@ class Tracing(Protocol):
     ) -> None:
         """Trace a job that has ended in this process. result, error: as stored."""
 
-    def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
-        """Trace a window of which all lines have ended. statuses: how many lines ended in each."""
+    def window(self, claim: WindowClaim, count: int, statuses: Mapping[str, int], output_tokens: int) -> None:
+        """Trace a window whose first `count` lines have ended; others were handed back.
+
+        statuses: how many lines ended in each.
+        """
 
     def close(self) -> None:
         """Send the remaining spans."""

@@ -383,7 +383,7 @@ class WindowRunner:
         WINDOWS_TOTAL.labels("completed").inc()
         self._remove(window)
         window.over.set_result(window.summary())
-        self._tracing.window(window.claim, window.statuses, window.output_tokens)
+        self._tracing.window(window.claim, window.count, window.statuses, window.output_tokens)
 
     def _remove(self, window: HeldWindow) -> None:
         self._windows.remove(window)

@@ -127,9 +127,10 @@ def million(options: argparse.Namespace, report: Report) -> None:
             if (found := sum(1 for _ in results)) != lines:
                 raise BenchmarkFailed(f"{found} results of {lines} lines")
     run = Run(lines=lines, wall_s=round(wall_s, 1), at_s=at_s, ended=ended, memory=memory)
-    with report.table("million", "process", "memory after a tenth", "at most") as table:
+    tenth = next((at for at, count in enumerate(ended) if count >= lines / 10), -1)
+    with report.table("million", "process", "memory after a tenth of the lines", "at most") as table:
         for process, sizes in memory.items():
-            table.row(process, *(f"{size / MB:.0f} MB" for size in (sizes[len(sizes) // 10], max(sizes))))
+            table.row(process, *(f"{size / MB:.0f} MB" for size in (sizes[tenth], max(sizes))))
         table.note(f"{run.summary()}.")
         table.data.update(asdict(run))
 

@@ -1,4 +1,4 @@
-"""Real Medusa heads, trained, random and hostile, beside prompt lookup: the output is plain decoding's.
+"""Heads of both kinds, trained, random and hostile, beside prompt lookup: the output is plain decoding's.
 
 On a flat curve, as of a GPU, so that wide trees are verified whatever the machine of the test.
 """
@@ -37,6 +37,7 @@ from tests.engine.helpers.drive import (
 )
 from tests.engine.helpers.known_drafts import Scripted
 from tests.support.measuring.profiles import flat
+from training.heads.recipe import Kind
 
 pytestmark = pytest.mark.slow
 
@@ -49,12 +50,13 @@ SAMPLERS: dict[str, dict[str, object]] = {
 LIVE = pytest.mark.parametrize("live", [1, 32])
 
 
-def random_heads(path: Path, width: int, vocabulary: int, scale: float) -> Path:
+def random_heads(path: Path, width: int, vocabulary: int, scale: float, kind: Kind = Kind.MEDUSA) -> Path:
     """scale: of the weights; large ones give heads that are sure of themselves, and wrong."""
     generator = torch.Generator().manual_seed(1)
     state = {"token_map": torch.arange(3, vocabulary, dtype=torch.int32)}
     for head in range(4):
-        state[f"{head}.0.linear.weight"] = torch.randn(width, width, generator=generator) * scale
+        inputs = (2 + head) * width if kind is Kind.HYDRA else width
+        state[f"{head}.0.linear.weight"] = torch.randn(width, inputs, generator=generator) * scale
         state[f"{head}.0.linear.bias"] = torch.randn(width, generator=generator) * scale
     save_file(state, path)
     return path
@@ -96,11 +98,14 @@ def trained() -> Path:
 
 
 @LIVE
+@pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("scale", [0.02, 1.0])
-def test_random_heads_change_nothing_on_f32(tiny_gguf: str, tmp_path: Path, scale: float, live: int) -> None:
+def test_random_heads_change_nothing_on_f32(
+    tiny_gguf: str, tmp_path: Path, scale: float, kind: Kind, live: int
+) -> None:
     requests = in_turn(prompts(32), SAMPLERS, max_tokens=20)
     reference = alone(tiny_gguf, requests)
-    heads = random_heads(tmp_path / "heads.safetensors", 64, 320, scale)
+    heads = random_heads(tmp_path / "heads.safetensors", 64, 320, scale, kind)
     engine = drafting(fresh(tiny_gguf, slots=live, kv_cells=4096), heads)
     results = completions(run(engine, every_third_forced(requests)))
     for name in reference:

@@ -26,7 +26,7 @@ from tests.engine.helpers.tiny import VOCAB, WIDTH  # noqa: E402
 from tests.training.conftest import said  # noqa: E402
 from tests.training.heads.conftest import SMALL, options  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
-from training.collection.dataset import Answer, Dataset, batch  # noqa: E402
+from training.collection.dataset import HELD_OUT_SHARE, Answer, Dataset, batch  # noqa: E402
 from training.collection.shards import sha256  # noqa: E402
 from training.heads import training_loop  # noqa: E402
 from training.heads.muon import Muon, orthogonal  # noqa: E402
@@ -340,6 +340,8 @@ def test_training_begins_with_the_heads_it_is_given(
                 assert a.get_tensor(key).abs().max() > 0.001, "something was learnt before"
     assert json.loads(metadata(second.output)["recipe"])["begin_sha256"] == sha256(first.output)
     assert json.loads(metadata(first.output)["recipe"])["begin_sha256"] is None
+    shares = [json.loads(metadata(each.output)["data"])["held_out_share"] for each in (first, second)]
+    assert shares[0] == shares[1] > HELD_OUT_SHARE
     learning = replace(second, recipe=replace(still, learning_rate=0.3), work=tmp_path / "third.work")
     blended, trained = (replace(learning, output=tmp_path / name) for name in ("blended", "trained"))
     train(blended, quiet)

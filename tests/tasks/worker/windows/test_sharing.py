@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from celery.exceptions import Ignore
 
 from engine import EngineConfig
 from tasks.base.settings import Settings
 from tasks.base.telemetry.tracing_setup import begin
 from tasks.records.batch import Ending
-from tasks.records.job import Status
+from tasks.records.job import Priority, Status
 from tasks.store.workers import Registry
 from tasks.worker.exclusive_gate import ExclusiveGate
-from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.heartbeat import Heartbeat, RunningJob
+from tasks.worker.windows.held_window import HeldWindow
 from tasks.worker.windows.runner import MOST_AHEAD, WindowRunner
+from tests.support.peers.collector import Collector
 from tests.support.scripted import ScriptedEngine
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
+from tests.tasks.helpers.batches import claimed
 from tests.tasks.helpers.records import WORKER, queued
 from tests.tasks.worker.windows.sent import Sent
 
@@ -127,7 +132,7 @@ def test_messages_that_were_read_count_as_more_than_a_line(runner: WindowRunner,
 
 
 def test_a_window_whose_open_lines_are_written_ends_as_the_worker_drains(
-    runner: WindowRunner, sent: Sent
+    runner: WindowRunner, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [name] = sent.scripts(["one", "two", "three"])
     window = runner._claim(name)
@@ -137,7 +142,64 @@ def test_a_window_whose_open_lines_are_written_ends_as_the_worker_drains(
     runner._take_calls()
     runner._advance(Counter(), all_ends=True)
     assert (window.unended, window.waiting) == (2, 2)
-    runner._drain()
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        runner._tracing = begin("test")
+        runner._drain()
+        runner._tracing.close()
+        [span] = collector.named("window")
+    assert [span.attributes[f"medusaq.window.{name}"] for name in ("lines", "last_line")] == [1, 1]
     assert window.over.result(0).startswith("1 line")
     assert sent.sent() == [name, sent.id_of(2)], "nobody has read the first message"
     assert sent.record(name) == {}
+
+
+def test_excess_lines_of_the_owner_with_the_most_are_handed_back(
+    runner: WindowRunner, sent: Sent, settings: Settings
+) -> None:
+    other = Sent.begun(settings, owner="owner_b")
+    [few] = other.scripts([f"b{n}" for n in range(30)])
+    first, second = sent.scripts([f"first{n}" for n in range(30)], [f"second{n}" for n in range(30)])
+    for name in (first, few, second):
+        window = runner._claim(name)
+        assert window is not None
+        runner._windows.append(window)
+    runner._hand_back_excess()
+    assert [(window.id, window.count) for window in runner._windows] == [(first, 2), (few, 30)]
+    assert sent.record(second)["status"] == "queued", "the one claimed last is handed back whole"
+    assert set(sent.sent()) == {first, few, second, sent.id_of(3)}, "nobody reads messages here"
+    assert sent.counted("lines_live") == [60]
+    other.store.close()
+
+
+def test_interactive_jobs_leave_some_of_a_worker_to_windows(runner: WindowRunner, sent: Sent) -> None:
+    def run(priority: Priority, count: int) -> None:
+        for _ in range(count):
+            claim = claimed(sent.store, queued(sent.store, "x", priority=priority))
+            runner._heartbeat.add(RunningJob(claim, claim.job_id, sent.store, cancel=pytest.fail))
+
+    run(Priority.INTERACTIVE, 40)
+    assert runner.wants(), "they count as 14 of its 16 slots, and it reads a window of 4 ahead"
+    runner.arrived("window")
+    assert not runner.wants()
+    runner.reconnected()
+    run(Priority.BULK, 5)
+    assert runner.wants()
+    run(Priority.BULK, 1)
+    assert not runner.wants()
+
+
+def test_a_window_that_is_claimed_again_stays_counted_when_its_first_claim_ends(
+    runner: WindowRunner, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [name] = sent.scripts(["one", "two"])
+    again: list[HeldWindow | None] = []
+    monkeypatch.setattr(runner._heartbeat, "remove", lambda _: again.append(runner._claim(name)))
+    with ThreadPoolExecutor(1) as celery:
+        first = celery.submit(runner.run, name)
+        wait_until(lambda: runner._take_calls() or bool(runner._windows))
+        runner._return_lines(runner._windows[0], 0)
+        with pytest.raises(Ignore):
+            first.result(10)
+    assert again[0] is not None
+    assert runner._held == {name: again[0]}

@@ -15,7 +15,7 @@ from engine.llama.model import default_model_path
 from engine.medusa.calibration import EDGES, RANKS, Calibration
 from engine.speculative.setup import shipped_heads
 from tests.benchmarks.common import ToolFailed
-from tests.benchmarks.large.on_paper import FLAT, TREES, Acceptance, parse_time, steps
+from tests.benchmarks.drafting.on_paper import FLAT, TREES, Acceptance, parse_time, steps
 
 BEST = [[0.5, 0.25], [0.4, 0.3]]
 BESIDE = [[0.0, 0.0], [0.1, 0.05]]

@@ -5,8 +5,9 @@ chain or tree, and emits one token more than it accepts: 1 + the sum of the node
 come from the counts in the metadata of heads, of held-out answers: how often a candidate of each rank was
 right where those above it were, below best candidates alone and below others. Heads that see the path were
 given it. Trees are the likeliest nodes, as for decoding "medusa" (engine/speculative/static_tree.py). Counts
-are of all places of a text. Steps begin where a draft was wrong, which is where a text is harder, so that
-real steps accept less: the measured chain stands beside the computed one.
+are of all places of a text, and of sampled answers as well as of greedy ones. Steps begin where a draft was
+wrong, which is where a text is harder, so that real steps accept less: the measured chain, of greedy answers,
+stands beside the computed one.
 """
 
 from __future__ import annotations
