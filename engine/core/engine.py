@@ -17,7 +17,7 @@ from engine.core.layout_setup import make_layouts
 from engine.core.layouts import LANE_SLACK, SharedLayout
 from engine.core.request_preparation import RequestPreparation
 from engine.core.rows_builder import RowsBuilder
-from engine.core.scheduler import Plan, Scheduler, Span
+from engine.core.scheduler import FEW_ON_CPU, FEW_ON_GPU, Plan, Scheduler, Span
 from engine.core.sequence import Ended, SequenceState
 from engine.core.token_tree import EMPTY_DRAFT, Draft, Tree, fit, paths
 from engine.llama.context import DecodeError, Outputs
@@ -102,7 +102,7 @@ class Engine:
             else self._config.prefix_cache_bytes,
             cell_bytes=self.layouts.cell_bytes,
         )
-        self.scheduler.trees = self._draft_source.trees
+        self._share_cache()
 
     def exchange_weights(self, model: Model) -> None:
         """Go on with the same model in another number format, while idle. The prefix cache is lost.
@@ -135,9 +135,13 @@ class Engine:
         """Replace the draft source; only while the engine is idle. names: its sources, for `info`."""
         assert self.idle, "a step in progress belongs to the source that drafted for it"
         self._draft_source = source
-        self.scheduler.trees = source.trees
+        self._share_cache()
         self._preparation.draft_sources = names
         self.info = replace(self.info, draft_sources=names)
+
+    def _share_cache(self) -> None:
+        few = FEW_ON_GPU if on_gpu(self._config.gpu_layers) else FEW_ON_CPU
+        self.scheduler.few = few if self._draft_source.trees else 0
 
     @property
     def idle(self) -> bool:

@@ -12,7 +12,9 @@ from engine.core.layouts import LANE_SLACK, LaneLayout, Layout, SharedLayout
 from engine.core.prefix_cache import MIN_SHARED, CachedPrefix, PrefixCache, common_prefix, head
 from engine.core.sequence import SequenceState
 
-FEW = 4  # so many running requests may share a cache, where token trees are possible
+# So many running requests share a cache, where token trees are possible. But a row walks past the cells of
+# the others there, which on CPUs takes more time than trees save.
+FEW_ON_CPU, FEW_ON_GPU = 1, 4
 PASS_ROWS = 6  # as long as computing so many rows takes reading the weights, on a CPU
 WORTH_MOVING = 16  # tokens that are left; a move takes as long as a step of a small model
 
@@ -93,7 +95,7 @@ class Scheduler:
         prefix_cache_bytes: budget of the prefix cache. cell_bytes: of one token in it.
         """
         self.running: list[SequenceState] = []
-        self.trees = False  # whether drafts would branch where they may
+        self.few = 0  # so many decode in the shared cache, for drafts that branch there
         self._shared, self._lanes = shared, lanes
         self._slots = slots
         self._chunk_rows = chunk_rows
@@ -295,13 +297,13 @@ class Scheduler:
         """Move sequences as their number changes, and close gaps between lanes, which cost a pass each."""
         if self._lanes is None:
             return
-        few = len(self.running) <= FEW and not self._waiting
-        if self._movable and self._shared.trees and self.trees and few:
+        few = len(self.running) <= self.few and not self._waiting
+        if self._movable and self._shared.trees and few:
             for s in self.running:
                 decoding = s.pending == 1 and s.remaining >= WORTH_MOVING
                 if s.layout is self._lanes and decoding and self._shared.has_room(s.limit):
                     self._move(s, self._shared)
-        elif self._movable and (len(self.running) > FEW or self._waiting):  # a long one may wait for its room
+        elif self._movable and not few:  # a long one may wait for its room
             for s in self.running:
                 if s.layout is self._shared and self._lanes.has_room(s.limit):
                     self._move(s, self._lanes)

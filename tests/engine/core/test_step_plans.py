@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.base.config import TILE_ROWS
-from engine.core.scheduler import FEW, PASS_ROWS, WORTH_MOVING, Span
+from engine.core.scheduler import FEW_ON_GPU as FEW
+from engine.core.scheduler import PASS_ROWS, WORTH_MOVING, Span
 from tests.engine.helpers.steps import Steps, words
 
 # Layouts

@@ -11,7 +11,7 @@ from engine import Request, SamplingParams
 from engine.base.config import TILE_ROWS
 from engine.core.layouts import LANE_SLACK, LaneLayout, Layout, SharedLayout
 from engine.core.rows_builder import RowsBuilder
-from engine.core.scheduler import Plan, Scheduler, Span
+from engine.core.scheduler import FEW_ON_GPU, Plan, Scheduler, Span
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import EMPTY_DRAFT, Draft, fit, paths
 from tests.engine.core.test_token_tree import bush
@@ -60,7 +60,7 @@ class Steps:
             movable=movable,
             prefix_cache_bytes=cached_tokens * TOKEN_BYTES,
         )
-        self.scheduler.trees = trees
+        self.scheduler.few = FEW_ON_GPU if trees else 0
         self.slots, self.chunk_rows, self.alone = slots, chunk_rows, alone
         self.cached_tokens = cached_tokens
         self.ended: list[str] = []

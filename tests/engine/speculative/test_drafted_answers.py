@@ -11,9 +11,11 @@ import pytest
 from engine import Decoding, EngineConfig, Request, RequestRefused
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
+from engine.core.scheduler import FEW_ON_CPU, FEW_ON_GPU
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree, chain
 from engine.llama.context import Hidden
+from engine.llama.model import Model
 from engine.speculative.controller import Speculation
 from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.prompt_lookup import LookupSource
@@ -92,6 +94,7 @@ def test_output_is_the_same_with_every_source_at_once(
     right.trees = trees
     wrong = Known("wrong", known, right=False, needs_hidden=False)
     engine, _ = speculating(tiny_gguf, flat(), LookupSource(), wrong, right)
+    engine.scheduler.few = FEW_ON_GPU if trees else 0
     ended = completions(run(engine, requests(**sampling)))
     for name, c in expected.items():
         assert (ended[name].tokens, ended[name].finish_reason) == (c.tokens, c.finish_reason)
@@ -102,6 +105,30 @@ def test_output_is_the_same_with_every_source_at_once(
     assert all(c.drafted["right"].accepted for c in ended.values())
     assert all(c.tokens_per_step > 1.5 for c in ended.values())
     assert not any(c.drafted.get("wrong") and c.drafted["wrong"].accepted for c in ended.values())
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("trees", [False, True])
+def test_few_share_a_cache_where_drafts_branch_fewer_on_a_cpu(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, gpu: bool, trees: bool
+) -> None:
+    monkeypatch.setattr("engine.core.engine.on_gpu", lambda _: gpu)
+    source = Known("any", {}, right=True, needs_hidden=False)
+    source.trees = trees
+    few = (FEW_ON_GPU if gpu else FEW_ON_CPU) if trees else 0
+    assert Engine(EngineConfig(model=tiny_gguf), Model(tiny_gguf), source).scheduler.few == few
+    engine = fresh(tiny_gguf, slots=2)
+    engine.set_draft_source(source)
+    assert engine.scheduler.few == few
+    shared: list[int] = []
+    known = [request(name, f"{name} one", max_tokens=20 + 20 * place) for place, name in enumerate("ab")]
+    source._outputs = {one.id: () for one in known}
+    run(
+        engine,
+        known,
+        lambda _: shared.append(sum(s.layout is engine.layouts.shared for s in engine.scheduler.running)),
+    )
+    assert max(shared) == min(few, 2)
 
 
 @pytest.mark.usefixtures("no_time_passes")

@@ -12,7 +12,7 @@ import pytest
 from engine import Completion, EngineConfig, FinishReason
 from engine.base.request import Acceptance
 from engine.core.draft_source import DraftSource
-from engine.core.scheduler import FEW
+from engine.core.scheduler import FEW_ON_GPU as FEW
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree, chain
 from engine.speculative.controller import Speculation
@@ -36,6 +36,7 @@ def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, seed: int, to
     reference = alone(tiny_gguf, requests)
     drafts = Bushy({n: (*c.tokens, END, END, 70) for n, c in reference.items()}, 300, seed)
     engine = fresh(tiny_gguf, drafts, slots=8, kv_cells=4096)
+    engine.scheduler.few = FEW
     results: dict[str, Completion] = {}
     for first in range(0, len(requests), together):
         results |= completions(run(engine, requests[first : first + together]))

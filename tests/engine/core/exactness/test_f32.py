@@ -7,7 +7,7 @@ import random
 import pytest
 
 from engine import Completion, FinishReason
-from engine.core.scheduler import FEW
+from engine.core.scheduler import FEW_ON_GPU as FEW
 from engine.llama.context import DecodeError
 from tests.engine.helpers.drive import (
     WORDS,
@@ -119,6 +119,7 @@ def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int, slots: int) -> 
     reference = alone(tiny_gguf, requests)
     drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, seed)
     engine = fresh(tiny_gguf, drafts, slots=slots, kv_cells=1500)
+    engine.scheduler.few = FEW
     results = completions(run(engine, requests))
     for name in reference:
         same(results[name], reference[name])
