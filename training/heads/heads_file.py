@@ -54,9 +54,12 @@ def read_into(network: DraftHeads, path: Path) -> None:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Of a file that read_into() can read."""
-    with safe_open(path, framework="numpy") as file:
-        return file.metadata() or {}
+    """What a file says of its heads, empty for files of others. Raises TrainingError."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"cannot read {path}: {error}") from error
 
 
 def check_writable(path: Path) -> None:

@@ -10,22 +10,20 @@ import json
 import sys
 from pathlib import Path
 
-from safetensors import safe_open
-
 from engine import EngineError
 from engine.llama.model import default_model_path
 from engine.speculative.setup import shipped_heads
 from tests.benchmarks.common import ToolFailed
 from tests.support.measuring.report import Report, add_record, shown_command
 from training.base.errors import TrainingError
+from training.heads import heads_file
 from training.heads.compare import compare
 from training.heads.scores import Scores
 
 
 def scored(heads: Path) -> Scores:
-    """By their trainer, as the file says. Raises ToolFailed."""
-    with safe_open(heads, framework="numpy") as file:
-        metadata = file.metadata() or {}
+    """By their trainer, as the file says. Raises ToolFailed or TrainingError."""
+    metadata = heads_file.metadata(heads)
     if "scores" not in metadata:
         raise ToolFailed(f"{heads} does not say how often its heads are right: give --answers")
     return Scores(**json.loads(metadata["scores"]))

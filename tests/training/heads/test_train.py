@@ -29,6 +29,7 @@ from training.base.errors import TrainingError  # noqa: E402
 from training.collection.dataset import HELD_OUT_SHARE, Answer, Dataset, batch  # noqa: E402
 from training.collection.shards import sha256  # noqa: E402
 from training.heads import training_loop  # noqa: E402
+from training.heads.heads_file import metadata  # noqa: E402
 from training.heads.muon import Muon, orthogonal  # noqa: E402
 from training.heads.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
 from training.heads.recipe import Kind, Recipe, TrainOptions  # noqa: E402
@@ -42,12 +43,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def metadata(path: Path) -> dict[str, str]:
-    with safe_open(path, framework="pt") as file:
-        found: dict[str, str] = file.metadata()
-        return found
 
 
 class Listed(list[Answer]):

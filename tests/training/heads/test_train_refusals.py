@@ -18,6 +18,7 @@ from engine.medusa.layouts import HeadsLoadError  # noqa: E402
 from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba  # noqa: E402
 from tests.training.heads.conftest import options  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
+from training.heads.heads_file import metadata  # noqa: E402
 from training.heads.recipe import Recipe  # noqa: E402
 from training.heads.train import check, train  # noqa: E402
 
@@ -55,6 +56,9 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
     (tmp_path / "text").write_text("no tensors in here")
     with pytest.raises(TrainingError, match=r"cannot read .*text: .*header"):
         check(replace(given, begin=tmp_path / "text"))
+    for unread, why in (("none.safetensors", "No such file"), ("text", "header")):
+        with pytest.raises(TrainingError, match=f"cannot read .*{unread}: .*{why}"):
+            metadata(tmp_path / unread)
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
     with pytest.raises(TrainingError, match="a recurrent model cannot discard"):
         check(replace(given, model=mamba))
