@@ -194,7 +194,11 @@ class Run:
         return scores
 
     def _score(self) -> Scores:
-        return evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
+        return evaluate(self.proposals(), self._sample)
+
+    def proposals(self) -> Proposals:
+        """What the heads propose, with the weights that they have now."""
+        return Proposals(self.network, self._lm_head, self.vocabulary)
 
     # The checkpoint
 

@@ -25,6 +25,7 @@ AWAITED = {
     "importance",
     "instructions",
     "invariance",
+    "learning-curve",
     "lookup-simulation",
     "one-request",
     "one-request-spinning",
