@@ -44,8 +44,8 @@ class Calibration:
         self._chances = [(low + high) / 2 for low, high in pairwise((0.0, *EDGES, 1.0))] * (cells // BINS)
         self._prior_hits = [UNSEEN_TRIALS * chance for chance in self._chances]
         self._prior_trials = [UNSEEN_TRIALS] * cells
-        # Of means, [head, rank]: bins as often as they occurred, not at most PRIOR_TRIALS of each.
-        self._mean_trials = np.full((heads, RANKS), UNSEEN_TRIALS)
+        # Of means, [head, beside, rank]: bins as often as they occurred, not at most PRIOR_TRIALS of each.
+        self._mean_trials = np.full((heads, 2, RANKS), UNSEEN_TRIALS)
         self._mean_hits = self._mean_trials * UNKNOWN_MEANS
 
     def chances(self, head: int, beside: bool, probabilities: Sequence[float]) -> list[float]:
@@ -61,10 +61,10 @@ class Calibration:
         first = (head * 2 + beside) * RANKS
         return [(first + rank) * BINS + bisect_right(EDGES, p) for rank, p in enumerate(probabilities)]
 
-    def means(self) -> list[list[float]]:
-        """Chances [head][rank] over all confidences, below best candidates."""
-        hits, trials = (_over_confidences(self._table(cells)) for cells in (self._hits, self._trials))
-        means: list[list[float]] = ((self._mean_hits + hits) / (self._mean_trials + trials)).tolist()
+    def means(self) -> list[list[list[float]]]:
+        """Chances [head][beside][rank] over all confidences."""
+        hits, trials = (self._table(cells).sum(axis=-1) for cells in (self._hits, self._trials))
+        means: list[list[list[float]]] = ((self._mean_hits + hits) / (self._mean_trials + trials)).tolist()
         return means
 
     def _table(self, cells: list[float]) -> Floats:
@@ -112,7 +112,7 @@ class Calibration:
         prior_hits = self._table(self._prior_hits) + hits * share
         prior_trials = self._table(self._prior_trials) + trials * share
         chances = (prior_hits + self._table(self._hits)) / (prior_trials + self._table(self._trials))
-        mean_hits, mean_trials = _over_confidences(hits), _over_confidences(trials)
+        mean_hits, mean_trials = hits.sum(axis=-1), trials.sum(axis=-1)
         share = np.minimum(1.0, MEAN_TRIALS / np.maximum(mean_trials, 1.0))
         self._mean_hits, self._mean_trials = (
             self._mean_hits + mean_hits * share,
@@ -120,12 +120,6 @@ class Calibration:
         )
         self._prior_hits, self._prior_trials = prior_hits.ravel().tolist(), prior_trials.ravel().tolist()
         self._chances = chances.ravel().tolist()
-
-
-def _over_confidences(table: Floats) -> Floats:
-    """[head, rank], below best candidates."""
-    summed: Floats = table[:, 0].sum(axis=-1)
-    return summed
 
 
 def _counts(text: str, shape: tuple[int, ...]) -> tuple[Floats, Floats]:

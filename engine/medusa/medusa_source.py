@@ -128,8 +128,8 @@ class HeadSource(DraftSource):
                 self._calibrations[sampled, False].start_from(counts)
 
     @property
-    def mean_chances(self) -> list[list[float]]:
-        """Chances [head][rank] that a candidate is right when the path above it is."""
+    def mean_chances(self) -> list[list[list[float]]]:
+        """Chances [head][beside][rank] that a candidate is right when the path above it is."""
         return self._calibrations[False, False].means()
 
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:

@@ -37,7 +37,7 @@ class StaticTrees:
     def _rank(self) -> None:
         chances = self._source.mean_chances
         self._ranked = best_nodes(chances, MAX_NODES)
-        self._chain = best_nodes([ranks[:1] for ranks in chances], MAX_NODES)
+        self._chain = best_nodes([[ranks[:1] for ranks in kinds] for kinds in chances], MAX_NODES)
 
     def force(
         self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
@@ -103,21 +103,24 @@ class StaticTrees:
         return filled
 
 
-def best_nodes(chances: Sequence[Sequence[float]], nodes: int) -> list[tuple[TreeSlot, float]]:
-    """The likeliest nodes of a tree and their path probabilities, falling, by mean chances [head][rank]."""
+def best_nodes(chances: Sequence[Sequence[Sequence[float]]], nodes: int) -> list[tuple[TreeSlot, float]]:
+    """The likeliest nodes of a tree and their path probabilities, falling.
+
+    chances: means [head][beside][rank], beside as in Calibration.
+    """
     ranked: list[tuple[TreeSlot, float]] = []
-    frontier: list[tuple[float, TreeSlot]] = []
+    frontier: list[tuple[float, TreeSlot, bool]] = []
 
-    def branch(parent: int, head: int, path_probability: float) -> None:
-        for rank, chance in enumerate(chances[head]):
-            heappush(frontier, (-path_probability * chance, (parent, head, rank)))
+    def branch(parent: int, head: int, beside: bool, path_probability: float) -> None:
+        for rank, chance in enumerate(chances[head][beside]):
+            heappush(frontier, (-path_probability * chance, (parent, head, rank), beside or rank > 0))
 
-    branch(ROOT, 0, 1.0)
+    branch(ROOT, 0, False, 1.0)
     while frontier and len(ranked) < nodes:
-        negative, slot = heappop(frontier)
+        negative, slot, beside = heappop(frontier)
         ranked.append((slot, -negative))
         if slot[1] + 1 < len(chances):
-            branch(len(ranked) - 1, slot[1] + 1, -negative)
+            branch(len(ranked) - 1, slot[1] + 1, beside, -negative)
     return ranked
 
 

@@ -38,14 +38,13 @@ PAPERS = (
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Chances [head][rank] that a candidate is right, given that those above it are.
+    """How often candidates are right, given that those above them are.
 
-    best: below best candidates alone. beside: below others too, which Medusa heads are not told of.
-    measured: tokens a step of a chain of all heads, by the trainer on greedy held-out answers.
+    chances: [head][beside][rank], beside as in Calibration. measured: tokens a step of a chain of all heads,
+    by the trainer on greedy held-out answers.
     """
 
-    best: list[list[float]]
-    beside: list[list[float]]
+    chances: list[list[list[float]]]
     measured: float | None = None
 
     @classmethod
@@ -59,17 +58,15 @@ class Acceptance:
         hits, trials = (
             np.array(counts[name]).sum(axis=-1) for name in ("hits", "trials")
         )  # over confidences
-        best, beside = ((hits[:, kind] / np.maximum(trials[:, kind], 1)).tolist() for kind in (0, 1))
         scores = json.loads(metadata.get("scores", "{}"))
-        return cls(best, beside, scores.get("tokens_per_step"))
+        return cls((hits / np.maximum(trials, 1)).tolist(), scores.get("tokens_per_step"))
 
     def tokens(self, slots: Sequence[TreeSlot]) -> float:
         """Expected tokens of a step that verifies this tree, whose nodes follow their parents."""
         paths: list[tuple[float, bool]] = []  # path probability, whether some node was not its head's best
         for parent, head, rank in slots:
             above, aside = (1.0, False) if parent == ROOT else paths[parent]
-            chance = (self.beside if aside else self.best)[head][rank]
-            paths.append((above * chance, aside or rank > 0))
+            paths.append((above * self.chances[head][aside][rank], aside or rank > 0))
         return 1 + sum(path for path, _ in paths)
 
 
@@ -91,10 +88,10 @@ def steps(acceptance: Acceptance, times: Mapping[int, float], draft: float) -> I
         tokens, took = acceptance.tokens(slots), profile.seconds(1 + len(slots)) + draft
         return Step(form, len(slots), tokens, tokens * profile.seconds(1) / took)
 
-    for length in range(1, len(acceptance.best) + 1):
+    for length in range(1, len(acceptance.chances) + 1):
         yield step("chain", [(ROOT if head == 0 else head - 1, head, 0) for head in range(length)])
     for nodes in TREES:
-        yield step("tree", [slot for slot, _ in best_nodes(acceptance.best, nodes)])
+        yield step("tree", [slot for slot, _ in best_nodes(acceptance.chances, nodes)])
 
 
 def parse_time(text: str) -> tuple[int, float]:

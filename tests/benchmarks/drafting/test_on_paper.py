@@ -17,9 +17,7 @@ from engine.speculative.setup import shipped_heads
 from tests.benchmarks.common import ToolFailed
 from tests.benchmarks.drafting.on_paper import FLAT, TREES, Acceptance, parse_time, steps
 
-BEST = [[0.5, 0.25], [0.4, 0.3]]
-BESIDE = [[0.0, 0.0], [0.1, 0.05]]
-ACCEPTANCE = Acceptance(BEST, BESIDE)
+ACCEPTANCE = Acceptance([[[0.5, 0.25], [0.0, 0.0]], [[0.4, 0.3], [0.1, 0.05]]])
 
 
 def test_a_chain_accepts_as_far_as_its_heads_are_right() -> None:
@@ -57,8 +55,8 @@ def test_chances_are_those_of_the_counts(tmp_path: Path) -> None:
     metadata = {"calibration": counts, "scores": json.dumps({"tokens_per_step": 1.5})}
     save_file({"0.0.linear.bias": np.zeros(4)}, tmp_path / "heads.safetensors", metadata=metadata)
     found = Acceptance.read(tmp_path / "heads.safetensors")
-    assert found.best[0][0] == pytest.approx(0.04)
-    assert found.beside[0][3] == pytest.approx(0.125)
+    assert found.chances[0][False][0] == pytest.approx(0.04)
+    assert found.chances[0][True][3] == pytest.approx(0.125)
     assert found.measured == 1.5
 
 

@@ -1,9 +1,9 @@
-"""Drafts where a model is large: ways of decoding side by side, over widened models (see widened.py).
+"""Drafts where a model is large: ways of decoding side by side, over a small model and widened ones.
 
     python -m tests.benchmarks --only widened --made FOLDER [--shapes 3B] [--server PATH/llama-server]
 
-Every way has an engine of its own over the same weights, and steps are taken in turns. From block to block
-the engines change parts. What a way learns of its drafts is not told to another.
+widened.py says what these are. Every way has an engine of its own over the same weights, and steps are taken
+in turns. From block to block the engines change parts. What a way learns is not told to another.
 """
 
 from __future__ import annotations
@@ -122,21 +122,28 @@ def run(options: argparse.Namespace, report: Report) -> None:
     if heads is None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
     prompts = load_spec_bench(options.prompts, options.limit or PROMPTS)
+
+    def case(model: Path, heads: Path) -> Case:
+        return Case(model, heads, prompts, options.max_tokens, options.server, options.spec)
+
     with (
         tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing,
         report.table("widened", "model", *COLUMNS) as table,
     ):
         made = options.made or Path(passing)
+        _add(table, options.model.stem, case(options.model, heads), options.requests)
         for shape, format in product(options.shapes, options.large_formats):
             model = _made(options.model, made, shape, format)
             wide_heads = made / f"{model.stem}-heads.safetensors"
             widen_heads(heads, wide_heads, model)
             size = read_shape(str(model)).parameters / 1e9
             print(ABOUT.format(small=options.model.stem, size=f"{size:.2f}B"), flush=True)
-            case = Case(model, wide_heads, prompts, options.max_tokens, options.server, options.spec)
-            name = f"{shape}, {format}"
-            for row in measure(case, options.requests, partial(_note, table, name, model)):
-                table.row(name, *row)
+            _add(table, f"{shape}, {format}", case(model, wide_heads), options.requests)
+
+
+def _add(table: Rows, name: str, case: Case, requests: Sequence[int]) -> None:
+    for row in measure(case, requests, partial(_note, table, name, case.model)):
+        table.row(name, *row)
 
 
 def _note(table: Rows, name: str, model: Path, times: str) -> None:

@@ -103,7 +103,7 @@ def guess_ms(source: HeadSource, sequences: list[SequenceState], probe: Probe) -
     for _ in range(REPEATS):
         probe.decode_ms(1, repeats=1)
         began = time.perf_counter()
-        draft(source, sequences)
+        draft(source, sequences, HEADS)
         times.append((time.perf_counter() - began) * 1e3)
     return statistics.median(times)
 
@@ -128,7 +128,8 @@ def main() -> None:
         whole_s = step_ms / 1e3 * (lm_head + LAYERS * LAYER) / (lm_head + layers * LAYER)
         print(f"a token, {SERVED}: {step_ms:.1f} ms for {layers} layers and the lm_head", end="")
         print(f", so {whole_s:.2f} s for {LAYERS}", flush=True)
-        sequences = running(np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32))
+        states = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
+        sequences = running(states, None)
         for vocabulary in (VOCABULARY, SLICED):
             took = guess_ms(load_random_heads(folder, vocabulary), sequences, probe)
             print(f"guesses of all {HEADS} heads over {vocabulary} tokens: {took:.1f} ms", flush=True)

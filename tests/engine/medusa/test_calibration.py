@@ -129,13 +129,27 @@ def test_means_weigh_confidences_as_often_as_they_occurred() -> None:
     feed(trained, 1_000, 0.0, [0.35, 0.3])
     served = Calibration(1)
     served.start_from(trained.to_json())
-    [means] = served.means()
+    [[means, _]] = served.means()
     assert means[:2] == pytest.approx([10 / 11, 1 / 11], abs=0.01)
     feed(served, 20_000, 0.0, [0.95, 0.02])
-    assert served.means()[0][0] == pytest.approx(0.8 * 10 / 11, abs=0.02), "what is served counts, too"
+    assert served.means()[0][0][0] == pytest.approx(0.8 * 10 / 11, abs=0.02), "what is served counts, too"
 
 
 def test_without_counts_means_are_a_guess_in_which_one_candidate_is_right_at_most() -> None:
-    [means] = Calibration(1).means()
-    assert means == sorted(means, reverse=True)
-    assert 0.5 < sum(means) < 1
+    [kinds] = Calibration(1).means()
+    for means in kinds:
+        assert means == sorted(means, reverse=True)
+        assert 0.5 < sum(means) < 1
+
+
+def test_means_below_other_than_best_candidates_are_counted_apart() -> None:
+    trained = Calibration(2, window=np.inf)
+    for _ in range(1000):
+        trained.score([[1, 2], [1, 2]], [[0.6, 0.3]] * 2, [1, 1])  # the best of the first, and of the second
+        trained.score([[1, 2], [1, 2]], [[0.6, 0.3]] * 2, [2, 2])  # the second best of both
+    served = Calibration(2)
+    served.start_from(trained.to_json())
+    [[first, _], [below_best, below_others]] = served.means()
+    assert first[:2] == pytest.approx([0.5, 0.5], abs=0.01)
+    assert below_best[:2] == pytest.approx([1, 0], abs=0.02)
+    assert below_others[:2] == pytest.approx([0, 1], abs=0.02)

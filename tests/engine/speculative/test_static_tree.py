@@ -15,7 +15,11 @@ from tests.engine.core.test_layouts import lane_layout
 from tests.engine.medusa.test_medusa_source import ScriptedHeads, SeeingHeads, emit, path, sequence
 from tests.support.measuring.profiles import FixedProfile, flat
 
-CHANCES = [[0.6, 0.2, 0.1], [0.5, 0.3, 0.05], [0.4, 0.25, 0.2]]
+CHANCES = [  # by head, whether below a candidate that was not its head's best, and rank
+    [[0.6, 0.2, 0.1], [0.0, 0.0, 0.0]],
+    [[0.5, 0.3, 0.05], [0.35, 0.2, 0.15]],
+    [[0.4, 0.25, 0.2], [0.3, 0.1, 0.05]],
+]
 PATHS = [
     ranks for depth in (1, 2, 3) for ranks in itertools.product(range(3), repeat=depth)
 ]  # every node that a tree of these heads can have
@@ -24,7 +28,7 @@ PATHS = [
 def path_probability(ranks: tuple[int, ...]) -> float:
     chance = 1.0
     for head, rank in enumerate(ranks):
-        chance *= CHANCES[head][rank]
+        chance *= CHANCES[head][any(ranks[:head])][rank]
     return chance
 
 
