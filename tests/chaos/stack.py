@@ -91,7 +91,7 @@ class Stack:
         self.other = OTHER if lanes else None
         if lanes:
             values["default_model"] = MODEL_NAME
-        direct = Settings(_env_file=None, redis_url=self.redis.url, **values)  # type: ignore[arg-type]
+        direct = Settings(_env_file=None, redis_url=self.redis.url, **values)  # type: ignore[call-arg]
         through = {"redis_url": f"redis://127.0.0.1:{self.proxy.port}/0"} if needs.proxied else {}
         self.settings = direct.model_copy(update={"engine_factory": SCRIPTED, **through})
         self.store = JobStore(direct)
