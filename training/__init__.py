@@ -1,1 +1,1 @@
-"""Trains Medusa heads for a GGUF on the model's own outputs: prompts, collection, training."""
+"""Trains draft heads for a GGUF on the model's own outputs: prompts, collection, training."""

@@ -23,7 +23,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)
 BUDGET_S = 1.0  # of the rounds after the first; small sizes get the most rounds, as they matter most
 FIRST_ROUND_S = 8.0  # sizes not reached in this time are extrapolated
 LEAST_SIZES = (
-    8  # kernels take rows by fours, so that T(8) may be less than T(5): no curve tells one from the other
+    8  # of ROWS, whatever their time: kernels take rows by fours, so that T(8) may be less than T(5)
 )
 ATTENTION_ROWS = 4  # rows of the calls that measure attention, in a short and in a longer context
 ATTENTION_CELLS = 448  # tokens by which the context is extended for it

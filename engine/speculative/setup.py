@@ -59,7 +59,7 @@ class Drafting:
         self._forced: StaticTrees | None = None
         if heads := _heads(model, config):
             self._sources.append(source := HeadSource(heads))
-            log.info("%d Medusa heads are run by ONNX Runtime (%s)", heads.heads, heads.provider)
+            log.info("%d draft heads are run by ONNX Runtime (%s)", heads.heads, heads.provider)
             self._forced = StaticTrees(source)
         self._names = tuple(source.name for source in self._sources)
         self._rows = [n for n in latency_model.ROWS if n <= largest_timed(config)]

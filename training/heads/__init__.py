@@ -1,4 +1,4 @@
-"""Trains, scores and slices Medusa heads.
+"""Trains, scores and slices draft heads.
 
 In: shards.
 Out: a file of heads.

@@ -1,4 +1,4 @@
-"""The commands that train, slice and export Medusa heads.
+"""The commands that train, slice and export draft heads.
 
 In: the command line.
 Out: files of heads.

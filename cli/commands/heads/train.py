@@ -1,4 +1,4 @@
-"""`medusaq train-heads`: trains Medusa heads for a GGUF on its own answers."""
+"""`medusaq train-heads`: trains draft heads for a GGUF on its own answers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from engine.medusa.onnx.format import (
 from engine.medusa.weights import Floats, HeadWeights
 
 BLOCK = 32  # weights that share a scale; more lose guesses of full weights (docs/explanation/heads.md)
-LAYER_BITS = 8  # always: in 4, one guess in seven more is lost, and layers are a fraction of what is read
+LAYER_BITS = 8  # always: in 4, one guess in twelve more is lost, and layers are a fraction of what is read
 INTEGER_SUMS = 4  # MatMulNBits' accuracy_level
 OPSET, IR_VERSION = 17, 8  # of 2022, so that older runtimes read the file too
 FLOAT_BYTES = 4

@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--shape", type=parse_shape, default="3B", help=f"{names}, or as the next four")
     for side in Shape.__dataclass_fields__:
         parser.add_argument(f"--{side.replace('_', '-')}", type=int, help="instead of that of --shape")
-    parser.add_argument("--heads-out", type=Path, help="write the packaged Medusa heads for it, too")
+    parser.add_argument("--heads-out", type=Path, help="write the packaged heads for it, too")
     parser.add_argument("--heads-of", type=Path, help="instead of the packaged heads: those of this file")
     options = parser.parse_args()
     sides = {side: n for side in Shape.__dataclass_fields__ if (n := getattr(options, side)) is not None}
