@@ -42,6 +42,8 @@ TAKES = {  # module -> options that are handed on
     "tests.benchmarks.batches": ("lines", "jobs", "batches", "rounds", "seconds", "many"),
     "tests.benchmarks.baselines.speculation": (*PROMPTS, "server"),
     "tests.benchmarks.drafting.lookup_simulation": PROMPTS,
+    "tests.benchmarks.drafting.learning_curve": ("answers",),
+    "tests.benchmarks.drafting.trained": ("answers",),
     "tests.benchmarks.inference.spinning": ("rounds",),
     "tests.chaos": ("strikes", "minutes"),
     "tests.chaos.hostile": ("pairs", "seconds"),
@@ -52,7 +54,9 @@ HELP = {
     "batched-bench": "a llama-batched-bench binary",
     "imatrix": "a llama-imatrix binary",
     "against": "an earlier checkout, for `lanes`",
+    "answers": "collections of `medusaq train-heads`",
 }
+SEVERAL = ("answers",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ PARTS = {
     "spinning": Part("tests.benchmarks.inference.spinning", fast=True),
     "heads": Part("tests.benchmarks.drafting.heads"),
     "guesses": Part("tests.benchmarks.drafting.guesses"),
-    "trained": Part("tests.benchmarks.drafting.trained"),
+    "trained": Part("tests.benchmarks.drafting.trained", needs="answers"),
+    "learning-curve": Part("tests.benchmarks.drafting.learning_curve", needs="answers"),
     **{name: Part("tests.benchmarks.batches", name) for name in batches.BENCHMARKS},
     "mixed-load": Part("tests.benchmarks.queue.mixed_load"),
     "fleet": Part("tests.benchmarks.fleet"),
@@ -91,16 +96,16 @@ PARTS = {
 LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT  # unless --only names them: they take hours
 
 
-def command(part: Part, given: Mapping[str, str], model: Path, record: Path | None) -> list[str]:
+def command(part: Part, given: Mapping[str, list[str]], model: Path, record: Path | None) -> list[str]:
     """given: values of options."""
     words = [sys.executable, "-m", part.module, *(["--only", part.only] if part.only else [])]
     for name in TAKES.get(part.module, ()):
-        words += [f"--{name}", given[name]] if name in given else []
+        words += [f"--{name}", *given[name]] if name in given else []
     words += ["--model", str(model)] if part.fast else []
     return words + (["--record", str(record)] if record else [])
 
 
-def run(names: Sequence[str], given: Mapping[str, str], record: Path | None) -> int:
+def run(names: Sequence[str], given: Mapping[str, list[str]], record: Path | None) -> int:
     """The number of parts that failed."""
     left_out, failed = [], []
     with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
@@ -131,7 +136,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=every, metavar="NAME")
     add_record(parser)
     for name in dict.fromkeys(name for names in TAKES.values() for name in names):
-        parser.add_argument(f"--{name}", help=HELP.get(name, "of the parts that have it"))
+        many = "+" if name in SEVERAL else 1
+        parser.add_argument(f"--{name}", nargs=many, help=HELP.get(name, "of the parts that have it"))
     options = parser.parse_args()
     given = {
         name: value
@@ -139,7 +145,7 @@ def main() -> int:
         if value is not None and name not in ("only", "record")
     }
     if SPEC_BENCH.is_file():
-        given.setdefault("prompts", str(SPEC_BENCH))
+        given.setdefault("prompts", [str(SPEC_BENCH)])
     failed = run(options.only, given, options.record)
     if options.record == FIGURES:
         documents.main()

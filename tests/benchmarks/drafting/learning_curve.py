@@ -3,7 +3,8 @@
     python -m tests.benchmarks.drafting.learning_curve --answers heads.safetensors.work/states/*
 
 Heads begin anew for each part of the answers, and see each token of it once, so that steps are in proportion
-to tokens. Smaller parts lie in larger ones; the draft vocabulary and the held-out answers are the same.
+to tokens. Smaller parts lie in larger ones; draft vocabulary and held-out answers are the same. The last
+row has Medusa heads that learn from the largest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,13 +26,13 @@ from tests.benchmarks.common import positive
 from tests.support.measuring.report import Report, add_record, shown_command
 from training.base.errors import TrainingError
 from training.collection.dataset import Dataset, draft_vocabulary
-from training.heads.recipe import Recipe, TrainOptions
+from training.heads.recipe import Kind, Recipe, TrainOptions
 from training.heads.scores import evaluate
 from training.heads.training_loop import Run
 
 PARTS = (8, 4, 2, 1)  # one of so many answers
 RECIPE = Recipe(epochs=1, soft=0.4)
-COLUMNS = ("tokens to learn from", "steps", "minutes")
+COLUMNS = ("heads", "tokens to learn from", "steps", "minutes")
 
 
 def curve(
@@ -41,18 +43,20 @@ def curve(
     vocabulary = draft_vocabulary(data.frequencies(), recipe.vocabulary)
     lm_head, embeddings = rows.lm_head(vocabulary), rows.embeddings()
     train, held_out = data.train, data.held_out.greedy()
-    for part in parts:
+    for kind, part in [(Kind.HYDRA, part) for part in parts] + [(Kind.MEDUSA, min(parts))]:
         data.train = train[::part]
+        seen = embeddings if kind is Kind.HYDRA else None
         with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
-            options = TrainOptions(model, tuple(answers), Path(folder), Path(folder), recipe)
-            run = Run(options, data, vocabulary, lm_head, embeddings)
+            of_kind = replace(recipe, kind=kind)
+            options = TrainOptions(model, tuple(answers), Path(folder), Path(folder), of_kind)
+            run = Run(options, data, vocabulary, lm_head, seen)
             start = time.perf_counter()
             run.run(console)
             minutes = (time.perf_counter() - start) / 60
         scores = evaluate(run.proposals(), held_out)
         right = [f"{share:.3f}" for share in scores.top1]
         yield [
-            *(f"{data.train.tokens:,}", str(run.step), f"{minutes:.1f}"),
+            *(kind.capitalize(), f"{data.train.tokens:,}", str(run.step), f"{minutes:.1f}"),
             *(*right, f"{scores.tokens_per_step:.3f}"),
         ]
 

@@ -31,11 +31,13 @@ def test_each_part_of_the_answers_trains_heads_of_its_own(tmp_path: Path) -> Non
     )
     write_prompts(prompts, compose(40))
     collect(options(model, prompts, answers, tokens=2000), console)
-    few, all_ = curve(model, [answers], [4, 1], RECIPE, console)
+    few, all_, medusa = curve(model, [answers], [4, 1], RECIPE, console)
+    assert [row[0] for row in (few, all_, medusa)] == ["Hydra", "Hydra", "Medusa"]
+    assert medusa[1:3] == all_[1:3], "the same answers"
     whole = Dataset([answers]).train.tokens
-    assert all_[0] == f"{whole:,}"
-    assert 0.15 * whole < int(few[0].replace(",", "")) < 0.35 * whole
-    assert 0 < int(few[1]) < int(all_[1]), "steps are in proportion to tokens"
+    assert all_[1] == f"{whole:,}"
+    assert 0.15 * whole < int(few[1].replace(",", "")) < 0.35 * whole
+    assert 0 < int(few[2]) < int(all_[2]), "steps are in proportion to tokens"
     right, tokens = all_[len(COLUMNS) : -1], float(all_[-1])
     assert len(right) == RECIPE.heads
     assert all(0 <= float(share) <= 1 for share in right)
