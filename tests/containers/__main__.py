@@ -9,10 +9,13 @@ tables once all cases have been run and nothing was wrong. Exit code 1 when some
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import httpx
 
 from medusaq import MedusaqError
 from tests.chaos.judging.table import note
@@ -28,12 +31,13 @@ from tests.support.workers import ROOT
 SERVICES_HEAD = ("service", "image", "healthy after", "health check", "of a core, at rest")
 CASES_HEAD = ("what is done", "submitted", "lost", "doubled", "other answers", "found")
 MB = 1e6
+FAILURES = (Wrong, NotHealthy, DockerFailed, MedusaqError, httpx.HTTPError, subprocess.TimeoutExpired)
 
 
 def services(table: Rows, trial: Trial) -> None:
-    """Sizes and times of each service."""
+    """Sizes of each service, and times of those that started."""
     for name, size in trial.system.sizes().items():
-        row = [name, f"{size / MB:.0f} MB", f"{trial.starts[name]:.0f} s"]
+        row = [name, f"{size / MB:.0f} MB", f"{trial.starts[name]:.0f} s" if name in trial.starts else "-"]
         if name in trial.checks:
             used = trial.checks[name]
             row += [f"{used:.2f} s", f"{used / seconds(check(name)['interval']):.1%}"]
@@ -49,7 +53,7 @@ def carried_out(names: list[str], trial: Trial) -> tuple[list[Row], list[str]]:
         began = time.monotonic()
         try:
             found = CASES[name](trial)
-        except (Wrong, NotHealthy, DockerFailed, MedusaqError) as error:
+        except FAILURES as error:
             print(f"{name}: {error}\n{trial.system.tails()}", flush=True)
             return rows, [name]
         for row in found:

@@ -96,6 +96,21 @@ def test_a_service_runs_a_command_that_exists(name: str) -> None:
     assert command in typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
+NOT_NAMED = {
+    "api_key": "of commands, which run outside",
+    "drain_s": "must stay below stop_grace_period",
+    "engine_factory": "for development",
+    "flower_basic_auth": "Flower's own variable has the same",
+    "key_prefix": "the stack has a Redis of its own",
+    "metrics_address": "gateways show what workers measure",
+}
+
+
+def test_every_setting_is_handed_on_or_is_none_of_a_container() -> None:
+    named = {_field(variable) for _, variable, _ in _variables()}
+    assert set(Settings.model_fields) - named == set(NOT_NAMED)
+
+
 @pytest.mark.parametrize(("service", "variable", "value"), _variables())
 def test_a_variable_is_a_setting_with_its_default(service: str, variable: str, value: str | None) -> None:
     field = _field(variable)
@@ -163,7 +178,8 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
 
 
 def test_who_takes_work_and_who_sends_it_on_agree_what_it_may_be_and_where_webhooks_may_lead() -> None:
-    names = ("MAX_BODY_BYTES", "MAX_BATCH_LINES", "DEFAULT_MAX_TOKENS")
+    names = ("MAX_BODY_BYTES", "MAX_BATCH_LINES", "DEFAULT_MAX_TOKENS", "MODEL_ALIASES")
+    names += ("MAX_FILE_BYTES", "MAX_FILES_BYTES", "MAX_STORED_BYTES")
     said = [f"MEDUSAQ_{name}" for name in names]
     said += [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "DENY")]
     gateway, io = (SERVICES[name]["environment"] for name in ("gateway", "io"))
