@@ -11,7 +11,7 @@ SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
-.PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers release gpu-check clean install
+.PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers large-model release gpu-check clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -59,6 +59,10 @@ machines: install ## hosts that fail under load, as root, in about 20 minutes; t
 
 containers: install ## the images and Compose on a Docker Engine, in about an hour; the tables of docs/explanation/containers.md
 	@$(BIN)/python -m tests.containers --record $(CONTAINERS)
+	@$(BIN)/python -m docs.measured
+
+large-model: install ## models of 3 and 7 billion parameters through the whole system, in about 40 minutes; the table of docs/how-to/memory.md
+	@$(BIN)/python -m tests.large_model --record $(LARGE)
 	@$(BIN)/python -m docs.measured
 
 release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses

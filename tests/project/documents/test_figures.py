@@ -25,6 +25,7 @@ AWAITED = {
     "importance",
     "instructions",
     "invariance",
+    "large-model",
     "learning-curve",
     "lookup-simulation",
     "one-request",

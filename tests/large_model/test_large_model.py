@@ -1,0 +1,29 @@
+"""The check of large models, with a small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.llama.model import default_model_path
+from tests.large_model.__main__ import one_model
+from tests.large_model.stack import Failed, Stack
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_stack_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Failed, match=r"not ready\n(.*\n)*.*none\.gguf"),
+        Stack(tmp_path).up([tmp_path / "none.gguf"]),
+    ):
+        pass
+
+
+@pytest.mark.thorough
+def test_the_default_model_loses_nothing_and_takes_the_memory_that_was_expected(tmp_path: Path) -> None:
+    cells = 2048
+    rows = [*one_model(Stack(tmp_path, kv_cells=cells), Path(default_model_path()), cells)]
+    assert [f"{what}: {found}" for what, found, right in rows if not right] == []
+    assert any(what == "memory of the worker" for what, _, _ in rows)
