@@ -13,13 +13,13 @@ from pathlib import Path
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
 from tests.release.environments import Environment, Failed, Result, Trial, attempt
+from tests.support.measuring.report import Report, Rows, add_record, shown_command
 
 BASE = "base"
 OF_CLONES = "dev"  # for `make test`, which installs it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch"
-HEAD = """| Python | extra | packages | installed in | `medusaq up` ready in | said |
-|---|---|---|---|---|---|"""
+HEAD = ("Python", "extra", "packages", "installed in", "`medusaq up` ready in", "said")
 
 
 def main() -> int:
@@ -29,18 +29,22 @@ def main() -> int:
         folder = options.keep or Path(temporary)
         archives = build(folder)
         found = problems(archives)
-        for path in (archives.source, archives.wheel):
-            print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
         print(*(f"error: {problem}" for problem in found), sep="\n", end="\n" if found else "")
         failures = len(found)
-        print(HEAD)
-        for python in options.python or [Path(sys.executable)]:
-            failures += _on(python, options.extra or _extras(), archives.wheel, version, folder)
+        report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
+        with report.table("release", *HEAD) as table:
+            for python in options.python or [Path(sys.executable)]:
+                failures += _on(python, options.extra or _extras(), archives.wheel, version, folder, table)
+            sizes = ", ".join(
+                f"{path.name} {path.stat().st_size / 1e6:.1f} MB"
+                for path in (archives.source, archives.wheel)
+            )
+            table.note(f"{sizes}; {failures or 'none'} failed.")
     print(f"{failures} failed" if failures else "all passed")
     return 1 if failures else 0
 
 
-def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path) -> int:
+def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path, table: Rows) -> int:
     """Try the extras on one Python, a row each. The number of those that failed."""
     failures = 0
     name = _version_of(python)
@@ -49,23 +53,23 @@ def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path
         if TORCH in needed_by(extra):
             heavy = _heavy(python) if heavy is None else heavy
             if heavy:
-                print(f"| {name} | {extra} | | | | skipped: {heavy} |", flush=True)
+                table.row(name, extra, "-", "-", "-", f"skipped: {heavy}")
                 continue
         trial = Trial(python, "" if extra == BASE else extra)
         environment = Environment(folder / f"{name}-{extra}", folder / "cache")
         try:
-            print(_row(name, extra, attempt(trial, wheel, version, environment)), flush=True)
+            table.row(*_row(name, extra, attempt(trial, wheel, version, environment)))
             shutil.rmtree(environment.venv)  # 600 MB and more
         except Failed as error:
             failures += 1
-            print(f"| {name} | {extra} | | | | FAILED |\nerror: {error}", flush=True)
+            table.row(name, extra, "-", "-", "-", "failed")
+            print(f"error: {error}", flush=True)
     return failures
 
 
-def _row(name: str, extra: str, result: Result) -> str:
+def _row(name: str, extra: str, result: Result) -> tuple[str, ...]:
     up = "-" if result.up_s is None else f"{result.up_s:.0f} s"
-    said = result.answer.replace("|", "\\|")
-    return f"| {name} | {extra} | {result.packages} | {result.install_s:.0f} s | {up} | {said} |"
+    return (name, extra, str(result.packages), f"{result.install_s:.0f} s", up, result.answer)
 
 
 def _heavy(python: Path) -> str:
@@ -100,6 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, help="a new folder for the archives, the logs, and environments that failed"
     )
+    add_record(parser)
     return parser.parse_args()
 
 

@@ -32,6 +32,7 @@ AWAITED = {
     "one-request-spinning",
     "poll",
     "python",
+    "release",
     "spinning",
     "tables",
     "weights",
