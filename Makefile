@@ -61,12 +61,13 @@ containers: install ## the images and Compose on a Docker Engine, in about an ho
 	@$(BIN)/python -m tests.containers --record $(CONTAINERS)
 	@$(BIN)/python -m docs.measured
 
-large-model: install ## models of 3 and 7 billion parameters through the whole system, in about 40 minutes; the table of docs/how-to/memory.md
+large-model: install ## models of 3 and 7 billion parameters through the whole system, for more than half an hour; the table of docs/how-to/memory.md
 	@$(BIN)/python -m tests.large_model --record $(LARGE)
 	@$(BIN)/python -m docs.measured
 
 release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses
-	@$(BIN)/python -m tests.release $(RELEASE)
+	@$(BIN)/python -m tests.release --record $(RELEASE)
+	@$(BIN)/python -m docs.measured
 
 gpu-check: install ## what this machine's GPU does; ends with a page of results to send back
 	@$(BIN)/python -m tests.gpu $(GPU)

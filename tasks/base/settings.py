@@ -11,7 +11,7 @@ from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
@@ -66,17 +66,19 @@ def _host_and_port(text: str) -> str:
     return text
 
 
-# "" means unset: environments that are passed on may hold empty variables.
-HostAndPort = Annotated[
-    Annotated[str, AfterValidator(_host_and_port)] | None, BeforeValidator(lambda text: text or None)
-]
+HostAndPort = Annotated[str, AfterValidator(_host_and_port)] | None
 
 
 class Settings(BaseSettings):
     """One field per variable; MEDUSAQ_SLOTS sets `slots`."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
+        env_prefix=ENV_PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,  # environments that are handed on may hold empty variables
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
     )
 
     # The store

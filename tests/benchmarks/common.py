@@ -71,6 +71,13 @@ def thin_end(ended: Iterable[float], slots: int) -> float:
     return times[-1] - times[len(times) - slots] if len(times) >= slots else times[-1]
 
 
+def folder(name: str) -> Path:
+    """For argparse: a folder that exists."""
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
+    return Path(name)
+
+
 def last_words(log: str) -> str:
     return " | ".join(log.strip().splitlines()[-5:])
 

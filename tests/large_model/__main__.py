@@ -17,12 +17,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine import EngineError
 from engine.llama.model import default_model_path
 from engine.weights.formats import FORMATS
 from medusaq import Batch, Client, MedusaqError
-from tests.benchmarks.large.shapes import PRESETS, Shape, parse_shape
-from tests.benchmarks.large.widened import CannotWiden, widen
-from tests.large_model.stack import Failed, Running, Stack
+from tests.benchmarks.common import folder, positive
+from tests.benchmarks.large.shapes import PRESETS, parse_shape
+from tests.benchmarks.large.widened import CannotWiden, made
+from tests.large_model.stack import Failed, Running, Stack, Worker
 from tests.support.measuring.report import Report, add_record, shown_command
 
 LINES, MAX_TOKENS = 64, 24  # of a batch
@@ -37,34 +39,31 @@ Row = tuple[str, str, bool]  # what, what was found, whether it is right
 def one_model(stack: Stack, model: Path, kv_cells: int) -> Iterator[Row]:
     """What is done with a model, in this order. Raises Failed."""
     said = stack.doctor(model)
-    yield "`medusaq doctor`, memory", said["memory"], True
-    yield "`medusaq doctor`, lanes", said["lanes"], True
+    for check in ("memory", "lanes"):
+        fine, found = said[check]
+        yield f"`medusaq doctor`, {check}", found, fine
     with stack.up([model]) as running, Client(running.url) as client:
         yield "`medusaq up` takes prompts after", _seconds(running.ready_s), True
         times = [_first_token_s(client) for _ in range(3)]
         yield "first token of the first requests", ", ".join(_seconds(each) for each in times), True
-        yield _measured(stack, model)
-        yield _killed(
-            running, client
-        )  # the next worker knows what is faster: its memory is that of one format
+        yield _killed(running, client)
+        worker = running.worker()
+        worker.forget_what_was_read()
         yield _batch(client)
         yield _longest(client, kv_cells)
-        yield _memory(running, stack, model)
+        yield _memory(worker, stack, model)
 
 
 def two_models(stack: Stack, models: list[Path]) -> Iterator[Row]:
-    """Where memory suffices for the larger one. Raises Failed."""
-    budget = max(stack.needed(models)) * 1.02
-    memory = f"{budget / 1e9:.2f}GB"
+    """Where memory suffices for the larger one. Raises Failed, also when both run."""
+    memory = f"{max(stack.needed(models)) * 1.02 / 1e9:.2f}GB"
     with stack.up(models, "--memory", memory) as running, Client(running.url) as client:
         for model in [*models, models[0]]:
             began = time.monotonic()
             job = client.wait(client.submit("Name a colour.", model=model.stem, max_tokens=8), WAIT_S)
-            yield (
-                f"--memory {memory}: {model.stem} answers after",
-                _seconds(time.monotonic() - began),
-                bool(job.text),
-            )
+            took = _seconds(time.monotonic() - began)
+            running.worker()
+            yield f"`--memory {memory}`, a job of {model.stem}", f"answered after {took}", bool(job.text)
 
 
 def _first_token_s(client: Client) -> float:
@@ -77,15 +76,6 @@ def _first_token_s(client: Client) -> float:
     return took
 
 
-def _measured(stack: Stack, model: Path) -> Row:
-    began = time.monotonic()
-    while "until a worker has measured" in (found := stack.doctor(model)["weights"]):
-        if time.monotonic() - began > WAIT_S:
-            raise Failed("the number formats are not measured")
-        time.sleep(1)
-    return "number format, measured while idle", f"{found}, after {_seconds(time.monotonic() - began)}", True
-
-
 def _submit(client: Client) -> Batch:
     rows = [f"{number}: say why the sea is salty." for number in range(LINES)]
     return client.submit_batch(rows, max_tokens=MAX_TOKENS, temperature=0)
@@ -93,8 +83,7 @@ def _submit(client: Client) -> Batch:
 
 def _judged(client: Client, batch: Batch) -> tuple[int, int, int]:
     """Lines without an answer, lines with several, and the tokens of all."""
-    answers = Counter[str]()
-    tokens = 0
+    answers, tokens = Counter[str](), 0
     for line in client.output(batch):
         answers[line["custom_id"]] += 1
         tokens += line["response"]["body"]["usage"]["completion_tokens"]
@@ -110,6 +99,21 @@ def _batch(client: Client) -> Row:
     return f"a batch of {LINES} lines", found, lost == doubled == 0
 
 
+def _killed(running: Running, client: Client) -> Row:
+    batch, killed = _submit(client), running.worker()
+    while not (now := client.batch(batch.id)).completed and not now.ended:
+        time.sleep(0.1)
+    if now.ended:
+        raise Failed(f"the batch was {now.status} before its worker was killed")
+    killed.kill()
+    began = time.monotonic()
+    batch = client.wait(batch, WAIT_S)
+    lost, doubled, _ = _judged(client, batch)
+    found = f"ended {_seconds(time.monotonic() - began)} later, {lost} lost, {doubled} doubled"
+    right = lost == doubled == 0 and running.worker().pid != killed.pid
+    return f"kill -9 of the worker after {now.completed} of {LINES} lines", found, right
+
+
 def _longest(client: Client, kv_cells: int) -> Row:
     began = time.monotonic()
     prompt = "salt " * (kv_cells - LEFT_OF_CONTEXT)
@@ -119,47 +123,25 @@ def _longest(client: Client, kv_cells: int) -> Row:
     return f"a prompt of {job.prompt_tokens:,} tokens", f"answered after {_seconds(took)}", right
 
 
-def _memory(running: Running, stack: Stack, model: Path) -> Row:
-    status = Path(f"/proc/{running.worker().pid}/status").read_text(encoding="utf-8")
-    [peak] = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+def _memory(worker: Worker, stack: Stack, model: Path) -> Row:
+    used = worker.bytes()
     [expected] = stack.needed([model])
-    found = f"{peak / 1e9:.2f} GB at most, {expected / 1e9:.2f} GB expected: {peak / expected:.2f}"
-    return "memory of the worker", found, abs(peak / expected - 1) <= WITHIN
-
-
-def _killed(running: Running, client: Client) -> Row:
-    batch = _submit(client)
-    while not client.batch(batch.id).completed:
-        time.sleep(0.1)
-    running.worker().kill()
-    began = time.monotonic()
-    batch = client.wait(batch, WAIT_S)
-    lost, doubled, _ = _judged(client, batch)
-    found = f"ended {_seconds(time.monotonic() - began)} later, {lost} lost, {doubled} doubled"
-    return "kill -9 of the worker in the middle of a batch", found, lost == doubled == 0
+    found = f"{used / 1e9:.2f} GB, {expected / 1e9:.2f} GB expected: {used / expected:.2f}"
+    return "memory of the worker", found, abs(used / expected - 1) <= WITHIN
 
 
 def _seconds(took: float) -> str:
     return f"{took:.1f} s" if took < 100 else f"{took:.0f} s"
 
 
-def _made(folder: Path, shape: Shape, format: str) -> Path:
-    small = Path(default_model_path())
-    path = folder / f"{small.stem}-{shape}-{format}.gguf"
-    if not path.exists():
-        print(f"writing {path}", flush=True)
-        widen(small, path, shape, format)
-    return path
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--made", type=Path, help="a folder to keep the models in, 8 GB by default")
+    parser.add_argument("--made", type=folder, help="an existing folder, to keep the models in")
     parser.add_argument("--shapes", nargs="+", type=parse_shape, default=[PRESETS["3B"], PRESETS["7B"]])
     parser.add_argument("--format", choices=list(FORMATS), default="q4_k_m")
-    parser.add_argument("--kv-cells", type=int, default=KV_CELLS, help="tokens of the longest request")
+    parser.add_argument("--kv-cells", type=positive, default=KV_CELLS, help="tokens of the longest request")
     add_record(parser)
     options = parser.parse_args()
     report = Report(shown_command("tests.large_model", sys.argv[1:]), options.record)
@@ -170,15 +152,19 @@ def main() -> int:
             print(f"{name}: {row[0]}: {row[1]}", flush=True)
             rows.append((name, row))
 
-    with tempfile.TemporaryDirectory(prefix="medusaq-large-") as folder:
-        stack = Stack(Path(folder), kv_cells=options.kv_cells)
+    with tempfile.TemporaryDirectory(prefix="medusaq-large-") as passing:
+        place, small = options.made or Path(passing), Path(default_model_path())
+        stack = Stack(Path(passing), kv_cells=options.kv_cells)
         try:
-            models = [_made(options.made or Path(folder), shape, options.format) for shape in options.shapes]
+            models = [made(small, place, shape, options.format) for shape in options.shapes]
             for shape, model in zip(options.shapes, models, strict=True):
                 carry_out(f"{shape}, {options.format}", one_model(stack, model, options.kv_cells))
             if len(models) > 1:
                 carry_out("both", two_models(stack, models))
-        except (CannotWiden, Failed, MedusaqError) as error:
+        except (CannotWiden, EngineError, Failed, OSError) as error:
+            print(f"error: {error}")
+            return 1
+        except MedusaqError as error:
             print(f"error: {error}\n{stack.tail()}")
             return 1
     wrong = [f"{name}: {what}: {found}" for name, (what, found, right) in rows if not right]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,12 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.release.environments import tail
 from tests.support.servers import free_port
 from tests.support.workers import ROOT
 
 READY_S = 900.0  # a large model is read from a disk
 STOP_S = 120.0
-TAIL = 15  # lines of a log that an error shows
 NEEDED = """
 import sys
 from cli.stack.memory_budget import served_models
@@ -30,10 +31,46 @@ from tasks.base.settings import Settings
 settings = Settings(_env_file=None)
 print(*(model.needed.total for model in served_models(sys.argv[1:], settings)))
 """
+MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+)", re.MULTILINE)  # its number: of a file, or 0
 
 
 class Failed(Exception):
     """What a user would have seen, with the end of the log."""
+
+
+class Worker:
+    """A process that holds a model."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._folder = Path(f"/proc/{pid}")
+
+    def forget_what_was_read(self) -> None:
+        """From now on bytes() counts what is read of files anew."""
+        (self._folder / "clear_refs").write_text("1")
+
+    def bytes(self) -> int:
+        """Of memory of its own, and of what it has read of files since forget_what_was_read().
+
+        Not the resident size: llama.cpp copies some formats for its kernels, and does not read them again.
+        """
+        text = (self._folder / "smaps").read_text(encoding="utf-8")
+        total = 0
+        for start, following in _pairs([*MAPPING.finditer(text)]):
+            lines = text[start.end() : following.start() if following else None]
+            sizes = {
+                name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB", lines, re.MULTILINE)
+            }
+            anonymous = sizes["Anonymous"]
+            total += max(anonymous, sizes["Referenced"]) if int(start[1]) else anonymous
+        return total
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _pairs(found: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], re.Match[str] | None]]:
+    return zip(found, [*found[1:], None], strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +78,23 @@ class Running:
     """One `medusaq up`. ready_s: from its start until it took prompts."""
 
     url: str
-    process: psutil.Popen
+    process: subprocess.Popen[bytes]
     ready_s: float
 
-    def worker(self) -> psutil.Process:
-        """The model worker, of which there is one."""
-        found = [each for each in self.process.children(recursive=True) if each.cmdline()[-1:] == ["worker"]]
+    def worker(self) -> Worker:
+        """The one model worker. Raises Failed if there are none or several."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        found = [child.pid for child in children if _arguments(child)[-1:] == ["worker"]]
         if len(found) != 1:
-            raise Failed(f"{len(found)} model workers")
-        return found[0]
+            raise Failed(f"{len(found)} model workers run")
+        return Worker(found[0])
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:  # it has ended
+        return []
 
 
 class Stack:
@@ -65,24 +110,22 @@ class Stack:
 
     def needed(self, models: Sequence[Path]) -> list[int]:
         """Bytes that `medusaq up` expects each model to take."""
-        said = self._run([sys.executable, "-c", NEEDED, *map(str, models)])
-        return [int(word) for word in said.split()]
+        return [int(word) for word in self._run([sys.executable, "-c", NEEDED, *map(str, models)]).split()]
 
-    def doctor(self, model: Path) -> dict[str, str]:
-        """What `medusaq doctor` says of the model, by subject."""
+    def doctor(self, model: Path) -> dict[str, tuple[bool, str]]:
+        """What `medusaq doctor` says of the model, by check: whether it will work, and the finding."""
         command = [sys.executable, "-m", "cli", "doctor", "--json"]
-        said = self._run(command, {"MEDUSAQ_MODEL": str(model)}, codes=(0, 1))  # 1: no gateway is running
+        said = self._run(command, {"MEDUSAQ_MODEL": str(model)}, codes=(0, 1))
         findings: list[dict[str, Any]] = json.loads(said)
-        return {each["check"]: each["what"] for each in findings}
+        return {each["check"]: (each["grade"] != "fail", each["what"]) for each in findings}
 
     def _run(
-        self, command: Sequence[str], more: dict[str, str] | None = None, codes: Sequence[int] = (0,)
+        self, command: Sequence[str], more: Mapping[str, str] | None = None, codes: Sequence[int] = (0,)
     ) -> str:
-        done = subprocess.run(
-            command, cwd=self._folder, env=self._env | (more or {}), capture_output=True, text=True
-        )
+        env = self._env | dict(more or {})
+        done = subprocess.run(command, cwd=self._folder, env=env, capture_output=True, text=True)
         if done.returncode not in codes:
-            raise Failed(f"{command[1:4]}: exit code {done.returncode}\n{_tail(done.stderr)}")
+            raise Failed(f"exit code {done.returncode}\n{tail(done.stderr)}")
         return done.stdout
 
     @contextmanager
@@ -93,7 +136,7 @@ class Stack:
         command += [word for model in models for word in ("--model", str(model))]
         began, url = time.monotonic(), f"http://127.0.0.1:{port}"
         with self._log.open("wb") as log:
-            process = psutil.Popen(
+            process = subprocess.Popen(
                 command, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
             try:
@@ -103,20 +146,22 @@ class Stack:
                     time.sleep(0.2)
                 yield Running(url, process, time.monotonic() - began)
                 process.send_signal(signal.SIGTERM)
-                if code := process.wait(STOP_S):
-                    raise Failed(f"medusaq up: exit code {code}\n{self.tail()}")
+                self._ended(process)
             finally:
-                if process.is_running():
-                    for each in [*process.children(recursive=True), process]:
-                        each.kill()
+                if process.poll() is None:
+                    process.kill()  # its children end with it
                     process.wait()
 
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            code = process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"medusaq up does not end within {STOP_S:.0f} s\n{self.tail()}") from None
+        if code:
+            raise Failed(f"medusaq up: exit code {code}\n{self.tail()}")
+
     def tail(self) -> str:
-        return _tail(self._log.read_text(encoding="utf-8", errors="replace"))
-
-
-def _tail(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines()[-TAIL:])
+        return tail(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
 def _ready(url: str) -> bool:

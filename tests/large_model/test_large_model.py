@@ -10,7 +10,7 @@ from engine.llama.model import default_model_path
 from tests.large_model.__main__ import one_model
 from tests.large_model.stack import Failed, Stack
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.stack]
 
 
 def test_a_stack_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
@@ -22,8 +22,10 @@ def test_a_stack_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)  # beside other tests
 def test_the_default_model_loses_nothing_and_takes_the_memory_that_was_expected(tmp_path: Path) -> None:
     cells = 2048
-    rows = [*one_model(Stack(tmp_path, kv_cells=cells), Path(default_model_path()), cells)]
+    stack = Stack(tmp_path, kv_cells=cells, weights="as_shipped")
+    rows = [*one_model(stack, Path(default_model_path()), cells)]
     assert [f"{what}: {found}" for what, found, right in rows if not right] == []
     assert any(what == "memory of the worker" for what, _, _ in rows)

@@ -21,9 +21,9 @@ HEAD = """# Settings
 <!-- by python -m tests.project.settings_page --write docs/reference/settings.md -->
 
 Every process reads its settings from environment variables, or from a file `.env` in the folder where it
-starts; the environment comes first. Lists are JSON. A bad value, or a name that is not a setting any more,
-ends the process with one line that says so; an unknown name is reported in one line at the start. `medusaq
-doctor` finds both, and values in `.env` that the environment hides.
+starts; the environment comes first. Lists are JSON; an empty value is none. A bad value, or a name that is
+not a setting any more, ends the process with one line that says so; an unknown name is reported in one line
+at the start. `medusaq doctor` finds both, and values in `.env` that the environment hides.
 """
 FOOT = """## Variables that are no settings
 

@@ -8,18 +8,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
 from tests.release.environments import Environment, Failed, Result, Trial, attempt
-from tests.support.measuring.report import Report, Rows, add_record, shown_command
+from tests.support.measuring.report import Report, add_record, shown_command
 
 BASE = "base"
 OF_CLONES = "dev"  # for `make test`, which installs it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch"
+FAILED = "failed"
 HEAD = ("Python", "extra", "packages", "installed in", "`medusaq up` ready in", "said")
+Row = tuple[str, ...]
 
 
 def main() -> int:
@@ -31,43 +34,47 @@ def main() -> int:
         found = problems(archives)
         print(*(f"error: {problem}" for problem in found), sep="\n", end="\n" if found else "")
         failures = len(found)
-        report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
-        with report.table("release", *HEAD) as table:
-            for python in options.python or [Path(sys.executable)]:
-                failures += _on(python, options.extra or _extras(), archives.wheel, version, folder, table)
-            sizes = ", ".join(
-                f"{path.name} {path.stat().st_size / 1e6:.1f} MB"
-                for path in (archives.source, archives.wheel)
-            )
-            table.note(f"{sizes}; {failures or 'none'} failed.")
+        rows = []
+        for python in options.python or [Path(sys.executable)]:
+            for row in _on(python, options.extra or _extras(), archives.wheel, version, folder):
+                print(f"| {' | '.join(row)} |", flush=True)
+                failures += FAILED in row
+                rows.append(row)
+        sizes = [
+            f"{path.name} has {path.stat().st_size / 1e6:.1f} MB"
+            for path in (archives.source, archives.wheel)
+        ]
+    report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
+    print()
+    with report.table("release", *HEAD, keep=not failures and not options.extra) as table:
+        for row in rows:
+            table.row(*row)
+        table.note(f"{', '.join(sizes)}.")
     print(f"{failures} failed" if failures else "all passed")
     return 1 if failures else 0
 
 
-def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path, table: Rows) -> int:
-    """Try the extras on one Python, a row each. The number of those that failed."""
-    failures = 0
+def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path) -> Iterator[Row]:
+    """Try the extras on one Python, a row each."""
     name = _version_of(python)
     heavy: str | None = None
     for extra in extras:
         if TORCH in needed_by(extra):
             heavy = _heavy(python) if heavy is None else heavy
             if heavy:
-                table.row(name, extra, "-", "-", "-", f"skipped: {heavy}")
+                yield name, extra, "-", "-", "-", f"skipped: {heavy}"
                 continue
         trial = Trial(python, "" if extra == BASE else extra)
         environment = Environment(folder / f"{name}-{extra}", folder / "cache")
         try:
-            table.row(*_row(name, extra, attempt(trial, wheel, version, environment)))
+            yield _row(name, extra, attempt(trial, wheel, version, environment))
             shutil.rmtree(environment.venv)  # 600 MB and more
         except Failed as error:
-            failures += 1
-            table.row(name, extra, "-", "-", "-", "failed")
+            yield name, extra, "-", "-", "-", FAILED
             print(f"error: {error}", flush=True)
-    return failures
 
 
-def _row(name: str, extra: str, result: Result) -> tuple[str, ...]:
+def _row(name: str, extra: str, result: Result) -> Row:
     up = "-" if result.up_s is None else f"{result.up_s:.0f} s"
     return (name, extra, str(result.packages), f"{result.install_s:.0f} s", up, result.answer)
 

@@ -36,8 +36,8 @@ MOMENTUM = 0.95  # of Muon, which needs half as many tokens as AdamW at its best
 BIAS_LEARNING_RATE = 1e-3
 EMBEDDING_SHARE = 0.5  # size of embeddings as inputs, relative to the states'
 SCALE_ANSWERS = 100  # over which these sizes are measured
-# Of the weights that training begins with, in the result: the mean is right more often than either on prompts
-# that neither learned from (M. Wortsman et al. 2021, https://arxiv.org/abs/2109.01903).
+# Of the weights that training begins with, in the result: such a mean keeps more of what they were good at
+# (M. Wortsman et al. 2021, https://arxiv.org/abs/2109.01903).
 BEGIN_SHARE = 0.3
 
 

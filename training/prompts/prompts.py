@@ -1,6 +1,6 @@
 """Composes training prompts from topics, tasks and forms.
 
-The kinds of tasks are those of Spec-Bench; its texts are not used.
+The kinds of tasks are those of Spec-Bench and one more; its texts are not used.
 
 python -m training.prompts.prompts --count 12000 --out prompts.jsonl
 """

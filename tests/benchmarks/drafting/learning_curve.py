@@ -31,7 +31,7 @@ from training.heads.scores import evaluate
 from training.heads.training_loop import Run
 
 PARTS = (8, 4, 2, 1)  # one of so many answers
-RECIPE = Recipe(epochs=1, soft=0.4)
+RECIPE = Recipe(epochs=1)
 COLUMNS = ("heads", "tokens to learn from", "steps", "minutes")
 
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, nargs="+", required=True, help="what train-heads collected")
     parser.add_argument("--model", default=default_model_path(), help="a GGUF (default: the packaged one)")
     parser.add_argument(
-        "--parts", type=positive, nargs="+", default=PARTS, help="of so many answers one (default: 8 4 2 1)"
+        "--parts", type=positive, nargs="+", default=PARTS, help="one of so many answers (default: 8 4 2 1)"
     )
     add_record(parser)
     options = parser.parse_args()
@@ -81,7 +81,10 @@ def main() -> None:
             console = Console(stderr=True)
             for row in curve(options.model, options.answers, options.parts, RECIPE, console):
                 table.row(*row)
-            table.note("The best guess is right, on held-out greedy answers.")
+            table.note(
+                "The best guess is right, on held-out greedy answers. Some of these have chosen the best "
+                "weights of each training."
+            )
     except (TrainingError, EngineError) as error:
         sys.exit(f"error: {error}")
 

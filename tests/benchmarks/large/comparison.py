@@ -37,12 +37,13 @@ from tests.benchmarks.common import (
     WARM_UP_TOKENS,
     ToolFailed,
     context_needed,
+    folder,
     load_spec_bench,
     positive,
 )
-from tests.benchmarks.large.shapes import PRESETS, Shape, parse_shape
+from tests.benchmarks.large.shapes import PRESETS, parse_shape
 from tests.benchmarks.large.their_drafts import Server, servers
-from tests.benchmarks.large.widened import ABOUT, CannotWiden, widen
+from tests.benchmarks.large.widened import ABOUT, CannotWiden, made
 from tests.benchmarks.large.widened_heads import widen_heads
 from tests.support.measuring.report import Report, Rows, spread
 
@@ -90,13 +91,6 @@ class Case:
         return context_needed(self.model, list(self.prompts), self.max_tokens)
 
 
-def _folder(name: str) -> Path:
-    """For argparse: a folder that exists."""
-    if not Path(name).is_dir():
-        raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
-    return Path(name)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of `widened`")
     names = ", ".join(PRESETS)
@@ -111,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--requests", nargs="+", type=positive, default=REQUESTS, help="at once (default: 1 2 4)"
     )
-    group.add_argument("--made", type=_folder, help="a folder to keep the files in that are made")
+    group.add_argument("--made", type=folder, help="a folder to keep the files in that are made")
     group.add_argument("--heads", type=Path, help="of --model, and for `on-paper` (default: packaged ones)")
     group.add_argument("--spec", choices=list(SPECS), default=next(iter(SPECS)), help="drafts of --server")
 
@@ -130,11 +124,14 @@ def run(options: argparse.Namespace, report: Report) -> None:
         tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing,
         report.table("widened", "model", *COLUMNS) as table,
     ):
-        made = options.made or Path(passing)
+        place = options.made or Path(passing)
         _add(table, options.model.stem, case(options.model, heads), options.requests)
         for shape, format in product(options.shapes, options.large_formats):
-            model = _made(options.model, made, shape, format)
-            wide_heads = made / f"{model.stem}-heads.safetensors"
+            try:
+                model = made(options.model, place, shape, format)
+            except CannotWiden as error:
+                raise ToolFailed(str(error)) from error
+            wide_heads = place / f"{model.stem}-heads.safetensors"
             widen_heads(heads, wide_heads, model)
             size = read_shape(str(model)).parameters / 1e9
             print(ABOUT.format(small=options.model.stem, size=f"{size:.2f}B"), flush=True)
@@ -148,17 +145,6 @@ def _add(table: Rows, name: str, case: Case, requests: Sequence[int]) -> None:
 
 def _note(table: Rows, name: str, model: Path, times: str) -> None:
     table.note(f"{name}, {model.stat().st_size / 1e9:.2f} GB: {times}.")
-
-
-def _made(small: Path, made: Path, shape: Shape, format: str) -> Path:
-    """The widened model, written unless the folder has it. Raises ToolFailed."""
-    path = made / f"{small.stem}-{shape}-{format}.gguf"
-    if not path.exists():
-        try:
-            widen(small, path, shape, format)
-        except CannotWiden as error:
-            raise ToolFailed(str(error)) from error
-    return path
 
 
 def measure(case: Case, requests: Sequence[int], on_times: Callable[[str], None]) -> Iterator[Row]:

@@ -68,6 +68,14 @@ class CannotWiden(Exception):
     """The model or the shape does not allow it; the message says why."""
 
 
+def made(small: Path, place: Path, shape: Shape, format: str) -> Path:
+    """The model in this shape and format, which widen() writes unless the folder has it."""
+    path = place / f"{small.stem}-{shape}-{format}.gguf"
+    if not path.exists():
+        widen(small, path, shape, format)
+    return path
+
+
 def widen(source: Path, target: Path, shape: Shape, format: str) -> int:
     """Write the model in this shape and one of FORMATS; returns the number of its parameters.
 

@@ -179,7 +179,7 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
 
 def test_who_takes_work_and_who_sends_it_on_agree_what_it_may_be_and_where_webhooks_may_lead() -> None:
     names = ("MAX_BODY_BYTES", "MAX_BATCH_LINES", "DEFAULT_MAX_TOKENS", "MODEL_ALIASES")
-    names += ("MAX_FILE_BYTES", "MAX_FILES_BYTES", "MAX_STORED_BYTES")
+    names += ("MAX_FILE_BYTES", "MAX_FILES_BYTES")
     said = [f"MEDUSAQ_{name}" for name in names]
     said += [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "DENY")]
     gateway, io = (SERVICES[name]["environment"] for name in ("gateway", "io"))

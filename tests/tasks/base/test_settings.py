@@ -38,7 +38,6 @@ ROOT = Path(__file__).parents[3]
         ("METRICS_ADDRESS", "127.0.0.1:65536"),
         ("ENGINE_FACTORY", "engine"),
         ("LOG_LEVEL", "LOUD"),
-        ("FILES", ""),
         ("FILES", "s3://"),
         ("FILES", "gs://bucket/prefix"),
         ("MAX_FILE_BYTES", "0"),
@@ -208,6 +207,13 @@ def test_a_workers_figures_are_not_open_by_accident(
     with pytest.raises(SettingsError, match=r"^MEDUSAQ_METRICS_ADDRESS: ") if refused else nullcontext():
         get_settings()
     get_settings.cache_clear()
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Settings(_env_file=None)
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"MEDUSAQ_{name.upper()}", "")
+    assert Settings(_env_file=None) == usual
 
 
 def test_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
