@@ -26,7 +26,6 @@ AWAITED = {
     "instructions",
     "invariance",
     "large-model",
-    "learning-curve",
     "lookup-simulation",
     "one-request",
     "one-request-spinning",
