@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)
 BUDGET_S = 1.0  # of the rounds after the first; small sizes get the most rounds, as they matter most
 FIRST_ROUND_S = 8.0  # sizes not reached in this time are extrapolated
-LEAST_SIZES = (
-    8  # of ROWS, whatever their time: kernels take rows by fours, so that T(8) may be less than T(5)
-)
+# The first of ROWS, timed whatever they take: kernels take rows by fours, so that T(8) may be less than T(5).
+LEAST_SIZES = 8
 ATTENTION_ROWS = 4  # rows of the calls that measure attention, in a short and in a longer context
 ATTENTION_CELLS = 448  # tokens by which the context is extended for it
 ATTENTION_S = 0.7  # or as many as are prefilled in this time
