@@ -24,8 +24,9 @@ from medusaq import Batch, Client, MedusaqError
 from tests.benchmarks.common import folder, positive
 from tests.benchmarks.large.shapes import PRESETS, parse_shape
 from tests.benchmarks.large.widened import CannotWiden, made
-from tests.large_model.stack import Failed, Running, Stack, Worker
+from tests.large_model.stack import Stack, Worker, model_worker
 from tests.support.measuring.report import Report, add_record, shown_command
+from tests.support.medusaq_up import Failed, Running
 
 LINES, MAX_TOKENS = 64, 24  # of a batch
 WITHIN = 0.10  # of the expected memory
@@ -47,7 +48,7 @@ def one_model(stack: Stack, model: Path, kv_cells: int) -> Iterator[Row]:
         times = [_first_token_s(client) for _ in range(3)]
         yield "first token of the first requests", ", ".join(_seconds(each) for each in times), True
         yield _killed(running, client)
-        worker = running.worker()
+        worker = model_worker(running)
         worker.forget_what_was_read()
         yield _batch(client)
         yield _longest(client, kv_cells)
@@ -62,7 +63,7 @@ def two_models(stack: Stack, models: list[Path]) -> Iterator[Row]:
             began = time.monotonic()
             job = client.wait(client.submit("Name a colour.", model=model.stem, max_tokens=8), WAIT_S)
             took = _seconds(time.monotonic() - began)
-            running.worker()
+            model_worker(running)
             yield f"`--memory {memory}`, a job of {model.stem}", f"answered after {took}", bool(job.text)
 
 
@@ -100,7 +101,7 @@ def _batch(client: Client) -> Row:
 
 
 def _killed(running: Running, client: Client) -> Row:
-    batch, killed = _submit(client), running.worker()
+    batch, killed = _submit(client), model_worker(running)
     while not (now := client.batch(batch.id)).completed and not now.ended:
         time.sleep(0.1)
     if now.ended:
@@ -110,7 +111,7 @@ def _killed(running: Running, client: Client) -> Row:
     batch = client.wait(batch, WAIT_S)
     lost, doubled, _ = _judged(client, batch)
     found = f"ended {_seconds(time.monotonic() - began)} later, {lost} lost, {doubled} doubled"
-    right = lost == doubled == 0 and running.worker().pid != killed.pid
+    right = lost == doubled == 0 and model_worker(running).pid != killed.pid
     return f"kill -9 of the worker after {now.completed} of {LINES} lines", found, right
 
 

@@ -8,17 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
-from tests.release.environments import tail
+from tests.support.medusaq_up import Failed, Running, medusaq_up, tail
 from tests.support.servers import free_port
 from tests.support.workers import ROOT
 
@@ -32,10 +29,6 @@ settings = Settings(_env_file=None)
 print(*(model.needed.total for model in served_models(sys.argv[1:], settings)))
 """
 MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+)", re.MULTILINE)  # its number: of a file, or 0
-
-
-class Failed(Exception):
-    """What a user would have seen, with the end of the log."""
 
 
 class Worker:
@@ -73,21 +66,13 @@ def _pairs(found: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], re.Match
     return zip(found, [*found[1:], None], strict=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """One `medusaq up`. ready_s: from its start until it took prompts."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    ready_s: float
-
-    def worker(self) -> Worker:
-        """The one model worker. Raises Failed if there are none or several."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        found = [child.pid for child in children if _arguments(child)[-1:] == ["worker"]]
-        if len(found) != 1:
-            raise Failed(f"{len(found)} model workers run")
-        return Worker(found[0])
+def model_worker(running: Running) -> Worker:
+    """The only one. Raises Failed if there are none or several."""
+    children = psutil.Process(running.process.pid).children(recursive=True)
+    found = [child.pid for child in children if _arguments(child)[-1:] == ["worker"]]
+    if len(found) != 1:
+        raise Failed(f"{len(found)} model workers run")
+    return Worker(found[0])
 
 
 def _arguments(process: psutil.Process) -> list[str]:
@@ -131,41 +116,17 @@ class Stack:
     @contextmanager
     def up(self, models: Sequence[Path], *options: str) -> Iterator[Running]:
         """Raises Failed if it does not start, or does not end in order."""
-        port = free_port()
-        command = [sys.executable, "-m", "cli", "up", "--port", str(port), "--no-flower", *options]
-        command += [word for model in models for word in ("--model", str(model))]
-        began, url = time.monotonic(), f"http://127.0.0.1:{port}"
-        with self._log.open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-            try:
-                while not _ready(url):
-                    if process.poll() is not None or time.monotonic() - began > READY_S:
-                        raise Failed(f"medusaq up is not ready\n{self.tail()}")
-                    time.sleep(0.2)
-                yield Running(url, process, time.monotonic() - began)
-                process.send_signal(signal.SIGTERM)
-                self._ended(process)
-            finally:
-                if process.poll() is None:
-                    process.kill()  # its children end with it
-                    process.wait()
-
-    def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            code = process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"medusaq up does not end within {STOP_S:.0f} s\n{self.tail()}") from None
-        if code:
-            raise Failed(f"medusaq up: exit code {code}\n{self.tail()}")
+        words = ["--no-flower", *options, *(word for model in models for word in ("--model", str(model)))]
+        with medusaq_up(
+            [sys.executable, "-m", "cli"],
+            free_port(),
+            words,
+            log=self._log,
+            env=self._env,
+            ready_s=READY_S,
+            stop_s=STOP_S,
+        ) as running:
+            yield running
 
     def tail(self) -> str:
-        return tail(self._log.read_text(encoding="utf-8", errors="replace"))
-
-
-def _ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz", trust_env=False).is_success
-    except httpx.TransportError:
-        return False
+        return tail(self._log)

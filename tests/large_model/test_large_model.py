@@ -8,7 +8,8 @@ import pytest
 
 from engine.llama.model import default_model_path
 from tests.large_model.__main__ import one_model
-from tests.large_model.stack import Failed, Stack
+from tests.large_model.stack import Stack
+from tests.support.medusaq_up import Failed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 

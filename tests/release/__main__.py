@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
-from tests.release.environments import Environment, Failed, Result, Trial, attempt
+from tests.release.environments import Environment, Result, Trial, attempt
 from tests.support.measuring.report import Report, add_record, shown_command
+from tests.support.medusaq_up import Failed
 
 BASE = "base"
 OF_CLONES = "dev"  # for `make test`, which installs it

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.medusaq_up import Failed, Running, medusaq_up, tail
+from tests.support.servers import free_port
+
 INSTALL_TIMEOUT_S = 3600.0  # llama-cpp-python is compiled: 5 to 8 minutes of two idle cores
 COMMAND_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 300.0  # the engine measures the machine first
 STOP_TIMEOUT_S = 60.0
 SERVING = ("worker", "local")  # what `medusaq up` needs
-LEAST_TAIL = 12  # lines of a log that an error shows
 # What each extra is for, as modules of ours or of what it brings.
 USES = {
     "worker": ("engine.service", "llama_cpp"),
@@ -38,10 +38,6 @@ with Client(sys.argv[1]) as client:
     assert row["answer"] and row["error"] is None, row
     print(row["answer"])
 """
-
-
-class Failed(Exception):
-    """One line, and below it the end of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +113,20 @@ class Environment:
         return done.stdout
 
     @contextlib.contextmanager
-    def up(self) -> Iterator[tuple[str, float]]:
-        """A running `medusaq up`: its URL, and how long it took until it was ready."""
-        ports = [str(port) for port in _free_ports(2)]
-        began = time.monotonic()
-        command = [str(self.bin("medusaq")), "up", "--port", ports[0], "--flower-port", ports[1]]
-        with (self._folder / "up.log").open("w+b") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                env=self._env(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-            try:
-                url = f"http://127.0.0.1:{ports[0]}"
-                while not _answers(url):
-                    if process.poll() is not None or time.monotonic() - began > READY_TIMEOUT_S:
-                        raise Failed(f"medusaq up is not ready\n{self._up_said()}")
-                    time.sleep(0.1)
-                yield url, time.monotonic() - began
-                process.send_signal(signal.SIGTERM)
-                if code := process.wait(STOP_TIMEOUT_S):
-                    raise Failed(f"medusaq up: exit code {code}\n{self._up_said()}")
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+    def up(self) -> Iterator[Running]:
+        """A running `medusaq up`."""
+        with medusaq_up(
+            [str(self.bin("medusaq"))],
+            free_port(),
+            ["--flower-port", str(free_port())],
+            log=self._folder / "up.log",
+            env=self._env(),
+            ready_s=READY_TIMEOUT_S,
+            stop_s=STOP_TIMEOUT_S,
+        ) as running:
+            yield running
 
-    def _up_said(self) -> str:
-        return tail((self._folder / "up.log").read_text(encoding="utf-8", errors="replace"))
-
-    def _env(self, command: Sequence[str]) -> Mapping[str, str]:
+    def _env(self, command: Sequence[str] = ()) -> Mapping[str, str]:
         """Nothing of the environment that this runs in. pip keeps its cache, with the wheels it compiled."""
         left_out = ("MEDUSAQ_", "PYTHON", "VIRTUAL_ENV")
         env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
@@ -168,11 +145,11 @@ def attempt(trial: Trial, wheel: Path, version: str, environment: Environment) -
         environment.run([str(environment.bin("python")), "-c", f"import {module}"])
     if not trial.extra:
         return Result(packages, install_s, None, _missing(environment))
-    with environment.up() as (url, up_s):
+    with environment.up() as running:
         command = [str(environment.bin("medusaq")), "submit", "Say hello.", "--wait", "--max-tokens", "8"]
-        said = environment.run([*command, "--url", url])
-        environment.run([str(environment.bin("python")), "-c", CLIENT, url])
-    return Result(packages, install_s, up_s, said.splitlines()[0])
+        said = environment.run([*command, "--url", running.url])
+        environment.run([str(environment.bin("python")), "-c", CLIENT, running.url])
+    return Result(packages, install_s, running.ready_s, said.splitlines()[0])
 
 
 def _missing(environment: Environment) -> str:
@@ -181,22 +158,3 @@ def _missing(environment: Environment) -> str:
     if said.count("\n") != 1 or "pip install 'medusaq[worker,local]'" not in said:
         raise Failed(f"medusaq up says {said!r}")
     return said.strip()
-
-
-def tail(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines()[-LEAST_TAIL:])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in taken]
-
-
-def _answers(url: str) -> bool:
-    """Whether a prompt sent now would run."""
-    import httpx
-
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/readyz", trust_env=False).is_success
-    return False
