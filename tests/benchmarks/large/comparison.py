@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +48,8 @@ from tests.support.measuring.report import Report, Rows, spread
 
 PLAIN, MEDUSA, BOTH = "plain", "medusa", "auto, both"
 FEW_ROWS = 16  # up to which T(n) is printed
-SHAPES = [PRESETS["1B"], PRESETS["3B"]]
+AS_IT_IS = "as-is"  # the model that is widened
+SHAPES = [AS_IT_IS, "1B", "3B"]
 FILE_FORMATS = ["q8_0", "q4_k_m"]
 REQUESTS = [1, 2, 4]
 PROMPTS = 16  # without --limit
@@ -97,9 +97,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shapes",
         nargs="+",
-        type=parse_shape,
+        type=_checked,
         default=SHAPES,
-        help=f"{names}, or WIDTHxHEADSxFEED_FORWARDxLAYERS (default: 1B 3B)",
+        metavar="SHAPE",
+        help=f"{AS_IT_IS}, {names}, or WIDTHxHEADSxFEED_FORWARDxLAYERS (default: {' '.join(SHAPES)})",
     )
     group.add_argument("--large-formats", nargs="+", choices=list(FORMATS), default=FILE_FORMATS)
     group.add_argument(
@@ -110,8 +111,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--spec", choices=list(SPECS), default=next(iter(SPECS)), help="drafts of --server")
 
 
+def _checked(shape: str) -> str:
+    """For argparse: names, which tables are named after, stay names."""
+    if shape == AS_IT_IS:
+        return shape
+    parsed = parse_shape(shape)
+    return next((name for name, preset in PRESETS.items() if preset == parsed), shape)
+
+
 def run(options: argparse.Namespace, report: Report) -> None:
-    """One table of all shapes and formats. Raises ToolFailed or EngineError."""
+    """One table for each shape. Raises ToolFailed or EngineError."""
     heads = options.heads or shipped_heads(str(options.model))
     if heads is None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
@@ -120,31 +129,37 @@ def run(options: argparse.Namespace, report: Report) -> None:
     def case(model: Path, heads: Path) -> Case:
         return Case(model, heads, prompts, options.max_tokens, options.server, options.spec)
 
-    with (
-        tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing,
-        report.table("widened", "model", *COLUMNS) as table,
-    ):
-        place = options.made or Path(passing)
-        _add(table, options.model.stem, case(options.model, heads), options.requests)
-        for shape, format in product(options.shapes, options.large_formats):
-            try:
-                model = made(options.model, place, shape, format)
-            except CannotWiden as error:
-                raise ToolFailed(str(error)) from error
-            wide_heads = place / f"{model.stem}-heads.safetensors"
-            widen_heads(heads, wide_heads, model)
-            size = read_shape(str(model)).parameters / 1e9
-            print(ABOUT.format(small=options.model.stem, size=f"{size:.2f}B"), flush=True)
-            _add(table, f"{shape}, {format}", case(model, wide_heads), options.requests)
+    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing:
+        for shape in options.shapes:
+            with report.table(f"widened-{shape.lower()}", "format", *COLUMNS) as table:
+                if shape == AS_IT_IS:
+                    format = options.model.stem.rpartition(".")[2].lower()
+                    _add(table, format, case(options.model, heads), options.requests)
+                    continue
+                for format in options.large_formats:
+                    files = _files(options.model, heads, options.made or Path(passing), shape, format)
+                    _add(table, format, case(*files), options.requests)
 
 
-def _add(table: Rows, name: str, case: Case, requests: Sequence[int]) -> None:
-    for row in measure(case, requests, partial(_note, table, name, case.model)):
-        table.row(name, *row)
+def _files(small: Path, heads: Path, place: Path, shape: str, format: str) -> tuple[Path, Path]:
+    """The widened model and its heads. Raises ToolFailed or EngineError."""
+    try:
+        model = made(small, place, parse_shape(shape), format)
+    except CannotWiden as error:
+        raise ToolFailed(str(error)) from error
+    wide_heads = place / f"{model.stem}-heads.safetensors"
+    widen_heads(heads, wide_heads, model)
+    print(ABOUT.format(small=small.stem, size=f"{read_shape(str(model)).parameters / 1e9:.2f}B"), flush=True)
+    return model, wide_heads
 
 
-def _note(table: Rows, name: str, model: Path, times: str) -> None:
-    table.note(f"{name}, {model.stat().st_size / 1e9:.2f} GB: {times}.")
+def _add(table: Rows, format: str, case: Case, requests: Sequence[int]) -> None:
+    for row in measure(case, requests, partial(_note, table, format, case.model)):
+        table.row(format, *row)
+
+
+def _note(table: Rows, format: str, model: Path, times: str) -> None:
+    table.note(f"{format}, {model.stat().st_size / 1e9:.2f} GB: {times}.")
 
 
 def measure(case: Case, requests: Sequence[int], on_times: Callable[[str], None]) -> Iterator[Row]:
