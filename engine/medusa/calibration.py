@@ -22,7 +22,6 @@ BINS = len(EDGES) + 1
 WINDOW = 500.0  # trials after which an old one counts 1/e: some seconds of one busy bin
 UNSEEN_TRIALS = 10.0  # weight of the softmax probability as prior, in trials
 PRIOR_TRIALS = 200.0  # most weight of the counts from training, so that other texts can overrule them
-MEAN_TRIALS = 2000.0  # the same of a head's mean over all confidences
 UNKNOWN_MEANS = tuple(0.5 / (1 + rank) ** 2 for rank in range(RANKS))  # a guess, where nothing was counted
 
 
@@ -113,7 +112,7 @@ class Calibration:
         prior_trials = self._table(self._prior_trials) + trials * share
         chances = (prior_hits + self._table(self._hits)) / (prior_trials + self._table(self._trials))
         mean_hits, mean_trials = hits.sum(axis=-1), trials.sum(axis=-1)
-        share = np.minimum(1.0, MEAN_TRIALS / np.maximum(mean_trials, 1.0))
+        share = np.minimum(1.0, PRIOR_TRIALS / np.maximum(mean_trials, 1.0))
         self._mean_hits, self._mean_trials = (
             self._mean_hits + mean_hits * share,
             self._mean_trials + mean_trials * share,
