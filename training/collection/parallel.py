@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_longlong
@@ -22,10 +23,24 @@ from engine.llama.context import usable_cores
 from training.base.errors import CollectionError, TrainingError
 from training.base.progress import Display
 from training.collection.collect import CollectOptions, collect
+from training.collection.shards import IDENTITY
 from training.prompts.prompts import read_prompts
 
 POLL_S = 0.5
 _counts: list[c_longlong] = []  # tokens of each part, as its process counts them
+
+
+def collections_in(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """The collections that these folders are, or hold the parts of. Raises CollectionError without any."""
+    found: list[Path] = []
+    for folder in folders:
+        within = sorted(
+            path.parent for path in (folder / IDENTITY, *folder.glob(f"*/{IDENTITY}")) if path.exists()
+        )
+        if not within:
+            raise CollectionError(f"{folder} holds no collected states")
+        found += within
+    return tuple(found)
 
 
 def collect_parts(options: CollectOptions, processes: int, console: Console) -> tuple[Path, ...]:

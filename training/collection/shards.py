@@ -31,6 +31,7 @@ States = NDArray[np.float16]
 
 SHARD_TOKENS = 16384  # output tokens: 19 MB for a width of 576, less than a minute of work on two cores
 FORMAT = 2
+IDENTITY = "collection.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Collection:
 
     @property
     def identity(self) -> Identity:
-        path = self.folder / "collection.json"
+        path = self.folder / IDENTITY
         try:
             return Identity(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -126,7 +127,7 @@ class Collection:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for leftover in self.folder.glob("*.part"):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-            if not (self.folder / "collection.json").exists():
+            if not (self.folder / IDENTITY).exists():
                 self._describe(identity)
         except BlockingIOError:
             raise CollectionError(f"another process is collecting into {self.folder}") from None
@@ -136,7 +137,7 @@ class Collection:
 
     def _describe(self, identity: Identity) -> None:
         content = json.dumps(asdict(identity), indent=1) + "\n"
-        atomic_write(self.folder / "collection.json", content, durable=True)
+        atomic_write(self.folder / IDENTITY, content, durable=True)
 
     def write(self, answers: list[Recorded]) -> Path:
         """Add a shard durably. Raises CollectionError if it cannot be written.

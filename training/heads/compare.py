@@ -1,6 +1,6 @@
 """Scores heads beside each other, on the same held-out answers.
 
-    python -m training.heads.compare HEADS... --answers heads.safetensors.work/states/*
+    python -m training.heads.compare HEADS... --answers heads.safetensors.work/states
 
 Held out are the prompts that were held out from the training of each of them, so none of the heads has seen
 them.
@@ -19,6 +19,7 @@ from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import ModelRows
 from training.base.errors import TrainingError
 from training.collection.dataset import Dataset, held_out_share
+from training.collection.parallel import collections_in
 from training.collection.shards import Collection
 from training.heads.scores import Scores, evaluate
 
@@ -42,14 +43,14 @@ def main() -> None:
     )
     parser.add_argument("heads", nargs="+", help="files")
     parser.add_argument(
-        "--answers", type=Path, nargs="+", required=True, help="collections: what train-heads made"
+        "--answers", type=Path, nargs="+", required=True, help="folders of answers that train-heads collected"
     )
     parser.add_argument(
         "--model", default=default_model_path(), help="GGUF path (default: the packaged model)"
     )
     options = parser.parse_args()
     try:
-        found = compare(options.model, tuple(options.answers), options.heads)
+        found = compare(options.model, collections_in(options.answers), options.heads)
     except (TrainingError, EngineError) as error:
         sys.exit(f"error: {error}")
     for path, scores in found.items():

@@ -1,6 +1,6 @@
 """The learning curve of heads: how often they are right after more and more of the same answers.
 
-    python -m tests.benchmarks.drafting.learning_curve --answers heads.safetensors.work/states/*
+    python -m tests.benchmarks.drafting.learning_curve --answers heads.safetensors.work/states
 
 Heads begin anew for each part of the answers, and see each token of it once, so that steps are in proportion
 to tokens. Smaller parts lie in larger ones; draft vocabulary and held-out answers are the same. The last
@@ -26,6 +26,7 @@ from tests.benchmarks.common import positive
 from tests.support.measuring.report import Report, add_record, shown_command
 from training.base.errors import TrainingError
 from training.collection.dataset import Dataset, draft_vocabulary
+from training.collection.parallel import collections_in
 from training.heads.recipe import Kind, Recipe, TrainOptions
 from training.heads.scores import evaluate
 from training.heads.training_loop import Run
@@ -79,7 +80,7 @@ def main() -> None:
     try:
         with report.table("learning-curve", *columns) as table:
             console = Console(stderr=True)
-            for row in curve(options.model, options.answers, options.parts, RECIPE, console):
+            for row in curve(options.model, collections_in(options.answers), options.parts, RECIPE, console):
                 table.row(*row)
             table.note(
                 "The best guess is right, on held-out greedy answers. Some of these have chosen the best "

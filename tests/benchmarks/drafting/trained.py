@@ -1,6 +1,6 @@
 """Trained heads beside each other, on answers to prompts that none of them learned from.
 
-    python -m tests.benchmarks.drafting.trained --answers heads.safetensors.work/states/*
+    python -m tests.benchmarks.drafting.trained --answers heads.safetensors.work/states
 
 The packaged heads, and those that were packaged at earlier commits, which are read from the history.
 """
@@ -21,6 +21,7 @@ from tests.benchmarks.common import ToolFailed, last_words
 from tests.support.measuring.report import Report, add_record, shown_command
 from tests.support.workers import ROOT
 from training.base.errors import TrainingError
+from training.collection.parallel import collections_in
 from training.heads.compare import compare
 
 EARLIER = {  # commit -> what its heads are called, in the order of the table
@@ -58,7 +59,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
             files = {**dict(earlier(packaged, Path(folder))), PACKAGED: packaged}
-            found = compare(model, tuple(options.answers), [str(path) for path in files.values()])
+            found = compare(model, collections_in(options.answers), [str(path) for path in files.values()])
     except (TrainingError, EngineError, ToolFailed) as error:
         sys.exit(f"error: {error}")
     scores = dict(zip(files, found.values(), strict=True))

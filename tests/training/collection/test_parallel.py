@@ -18,8 +18,8 @@ from tests.support.tuned import constants, tune
 from tests.training.conftest import options
 from training.base.errors import CollectionError
 from training.collection import parallel
-from training.collection.parallel import collect_parts
-from training.collection.shards import Collection
+from training.collection.parallel import collect_parts, collections_in
+from training.collection.shards import IDENTITY, Collection
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 
@@ -81,3 +81,13 @@ def test_there_are_no_more_parts_than_prompts(
         made = collect_parts(options(tiny_gguf, tmp_path / "p.txt", tmp_path / "s", tokens=tokens), 3, quiet)
         assert [folder.name for folder in made] == folders
         assert all(Collection(folder).done()[1] >= tokens // len(made) for folder in made)
+
+
+def test_a_folder_of_parts_stands_for_them(tmp_path: Path) -> None:
+    for name in ("one", "several/part-1", "several/part-0"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / IDENTITY).write_text("{}")
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert collections_in([one, several]) == (one, several / "part-0", several / "part-1")
+    with pytest.raises(CollectionError, match="holds no collected states"):
+        collections_in([one, tmp_path / "none"])

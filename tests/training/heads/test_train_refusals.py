@@ -64,7 +64,7 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
         check(replace(given, model=mamba))
     with monkeypatch.context() as missing:
         missing.setitem(sys.modules, "onnxruntime", None)
-        with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
+        with pytest.raises(HeadsLoadError, match="draft heads need onnxruntime: pip install"):
             check(given)
     monkeypatch.setattr("engine.medusa.model_rows.FINAL_NORM", "none.weight")
     with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
