@@ -29,6 +29,8 @@ from tests.support.workers import ROOT
 
 FAST = "q4_0"  # the format of the model that is decoded one request at a time
 PROMPTS = ("prompts", "limit", "max-tokens")
+OF_LARGE_MODELS = ("made", "shapes", "large-formats", "requests", "heads", "spec")
+OF_PAPER = ("times", "draft-time")
 TAKES = {  # module -> options that are handed on
     "tests.benchmarks": (
         *PROMPTS,
@@ -38,6 +40,8 @@ TAKES = {  # module -> options that are handed on
         "imatrix",
         "against",
         "decode-requests",
+        *OF_LARGE_MODELS,
+        *OF_PAPER,
     ),
     "tests.benchmarks.batches": ("lines", "jobs", "batches", "rounds", "seconds", "many"),
     "tests.benchmarks.baselines.speculation": (*PROMPTS, "server"),
@@ -56,7 +60,7 @@ HELP = {
     "against": "an earlier checkout, for `lanes`",
     "answers": "collections of `medusaq train-heads`",
 }
-SEVERAL = ("answers",)
+SEVERAL = ("answers", "shapes", "large-formats", "requests", "times")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,17 @@ def test_the_end_is_thin_once_a_slot_stays_empty(ended: list[float], slots: int,
 
 def test_a_part_gets_the_options_that_it_has(tmp_path: Path) -> None:
     given = {"limit": ["2"], "lines": ["300"], "server": ["/bin/server"], "answers": ["part-0", "part-1"]}
+    given["shapes"] = ["1B", "3B"]
     model, record = tmp_path / "m.gguf", tmp_path / "figures.json"
 
     def words(name: str) -> list[str]:
         return every.command(PARTS[name], given, model, record)[3:]
 
     recorded = ["--record", str(record)]
-    assert words("sharing") == ["--only", "sharing", "--limit", "2", "--server", "/bin/server", *recorded]
+    assert words("widened") == [
+        *("--only", "widened", "--limit", "2", "--server", "/bin/server", "--shapes", "1B", "3B"),
+        *recorded,
+    ]
     assert words("large") == ["--only", "large", "--lines", "300", *recorded]
     assert words("trained") == ["--answers", "part-0", "part-1", *recorded]
     assert words("lookup-simulation") == ["--limit", "2", "--model", str(model), *recorded]

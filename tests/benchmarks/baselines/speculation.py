@@ -81,7 +81,7 @@ def their_server(client: httpx.Client, max_tokens: int) -> Measure:
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
-    parser.add_argument("--heads", default=None, help="Medusa heads (default: the packaged ones)")
+    parser.add_argument("--heads", default=None, help="Draft heads (default: the packaged ones)")
     add_record(parser)
     arguments = parser.parse_args()
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)

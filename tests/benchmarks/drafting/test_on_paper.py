@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from docs.measured.figures import read
 from engine.core.token_tree import ROOT
 from engine.llama.model import default_model_path
 from engine.medusa.calibration import EDGES, RANKS, Calibration
 from engine.speculative.setup import shipped_heads
 from tests.benchmarks.common import ToolFailed
-from tests.benchmarks.drafting.on_paper import FLAT, TREES, Acceptance, parse_time, steps
+from tests.benchmarks.drafting.on_paper import FLAT, TREES, Acceptance, add_options, parse_time, run, steps
+from tests.support.measuring.report import Report
 
 ACCEPTANCE = Acceptance([[[0.5, 0.25], [0.0, 0.0]], [[0.4, 0.3], [0.1, 0.05]]])
 
@@ -52,12 +54,12 @@ def test_chances_are_those_of_the_counts(tmp_path: Path) -> None:
     hits[0, 1, 3, 4], trials[0, 1, 3, 4] = 1, 8
     counts = json.dumps({"edges": EDGES, "hits": hits.tolist(), "trials": trials.tolist()})
     Calibration(1).start_from(counts)  # what is read here is what the engine reads
-    metadata = {"calibration": counts, "scores": json.dumps({"tokens_per_step": 1.5})}
+    metadata = {"calibration": counts, "scores": json.dumps({"top1": [0.4, 0.3], "tokens_per_step": 1.5})}
     save_file({"0.0.linear.bias": np.zeros(4)}, tmp_path / "heads.safetensors", metadata=metadata)
     found = Acceptance.read(tmp_path / "heads.safetensors")
     assert found.chances[0][False][0] == pytest.approx(0.04)
     assert found.chances[0][True][3] == pytest.approx(0.125)
-    assert found.measured == 1.5
+    assert (found.first, found.measured) == (0.4, 1.5)
 
 
 def test_heads_without_counts_are_refused(tmp_path: Path) -> None:
@@ -75,6 +77,24 @@ def test_the_packaged_heads_have_a_table() -> None:
     assert [step.tokens for step in trees] == sorted(step.tokens for step in trees)
     assert 1 < found[0].tokens < trees[-1].tokens < 1 + len(found)
     assert all(step.speedup == pytest.approx(step.tokens) for step in found)
+
+
+def test_the_table_says_what_is_computed_and_what_others_measured(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = parser.parse_args(["--times", "1:1", "4:1.5", "--draft-time", "0.1"])
+    vars(options).update(heads=None, model=default_model_path())
+    run(options, Report("the command", tmp_path / "figures.json"))
+    [table] = read(tmp_path / "figures.json")
+    assert table.name == "on-paper"
+    assert len(table.rows) == 4 + len(TREES)
+    assert all(float(speedup) < float(tokens) for *_, tokens, speedup in table.rows)
+    computed, measured, papers = table.notes
+    assert computed.startswith("Computed, not measured, ")
+    assert computed.endswith("T(n)/T(1) of n rows: 1 1.00, 4 1.50; a draft takes 0.1 T(1).")
+    assert measured.startswith("Measured on answers held out from training: the first guess is right 0.")
+    assert "2.2 to 2.8 times" in papers
+    assert "up to 2.7 times" in papers
 
 
 def test_times_are_rows_and_ratios() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from cli.reports.comparison_report import SOURCES
 from engine import Decoding, EngineConfig
 from engine.base.config import AS_SHIPPED
 from engine.core.draft_source import DraftSource
@@ -286,7 +287,7 @@ def _row(name: str, pairs: Pairs) -> Row:
         verified += pair.auto.verified_of
         accepted += pair.auto.accepted_of
     sources = (
-        f"{source} {accepted[source]} of {count} ({accepted[source] / count:.2f})"
+        f"{SOURCES.get(source, source)} {accepted[source]} of {count} ({accepted[source] / count:.2f})"
         for source, count in sorted(verified.items())
     )
     return (

@@ -49,7 +49,7 @@ def test_each_way_has_its_row_and_heads_draft_where_they_must(case: Case) -> Non
     assert all(len(row) == len(COLUMNS) and row[0] == "2" for row in rows.values())
     assert all(row[6] == "1" for row in rows.values()), "two prompts, each once"
     assert rows[PLAIN][-1] == "-"
-    assert re.search(r"\bmedusa \d+ of [1-9]\d*", rows[MEDUSA][-1])
+    assert re.search(r"\bheads \d+ of [1-9]\d*", rows[MEDUSA][-1])
     assert "lookup" not in rows[MEDUSA][-1]
 
 

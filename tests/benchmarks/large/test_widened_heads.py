@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from engine.llama.model import default_model_path
+from engine.llama.model import default_model_path, read_shape
 from engine.medusa.calibration import RANKS
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
@@ -17,7 +17,7 @@ from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.speculative.setup import shipped_heads
 from tests.benchmarks.drafting.heads import write_random_heads
 from tests.benchmarks.large.shapes import Shape
-from tests.benchmarks.large.widened import widen
+from tests.benchmarks.large.widened import main, widen
 from tests.benchmarks.large.widened_heads import widen_heads
 from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf
 from training.heads.recipe import Kind
@@ -102,3 +102,38 @@ def _metadata(path: Path) -> dict[str, str]:
 
     with safe_open(path, framework="numpy") as file:
         return dict(file.metadata())
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr("sys.argv", ["widened", *map(str, words)])
+    main()
+
+
+def test_the_command_writes_model_and_heads_and_says_what_they_are_not(
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out, heads, wide_heads = (
+        tmp_path / name for name in ("wide.gguf", "heads.safetensors", "wide.safetensors")
+    )
+    write_random_heads(heads, WIDTH, VOCAB, HEADS, Kind.HYDRA)
+    source = ("--out", out, "--model", models[0], "--format", "f16", "--shape", WIDER)
+    command(monkeypatch, *source, "--layers", 4, "--heads-of", heads, "--heads-out", wide_heads)
+    said = capsys.readouterr().out
+    assert f"{out}: 160x10x192x4, 0.00B parameters, f16, " in said
+    assert "it tells nothing of quality" in said
+    assert read_shape(str(out)).layers == 4
+    found = load_heads(str(wide_heads), width=160, vocab_size=VOCAB, model_rows=ModelRows(str(out)))
+    assert found.heads == HEADS
+
+
+def test_the_command_refuses_in_one_line(
+    models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ("--out", tmp_path / "wide.gguf", "--model", models[0])
+    with pytest.raises(SystemExit, match=r"^error: width 16 is less than the 64 of tiny$"):
+        command(monkeypatch, *source, "--shape", WIDER, "--width", 16)
+    with pytest.raises(SystemExit, match=r"^error: no heads for .* are packaged: give --heads-of FILE$"):
+        command(monkeypatch, *source, "--shape", WIDER, "--heads-out", tmp_path / "heads.safetensors")
