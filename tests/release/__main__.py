@@ -1,10 +1,9 @@
-"""`make release`: builds, looks into the archives, and tries every extra on every Python that is named."""
+"""`make release`: builds, looks into the archives, tries every extra, pipx and uv on every Python named."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
-from tests.release.environments import Environment, Result, Trial, attempt
+from tests.release.environments import TOOLS, Environment, Result, Trial, attempt
 from tests.support.measuring.report import Report, add_record, shown_command
 from tests.support.medusaq_up import Failed
 
@@ -22,7 +21,7 @@ OF_CLONES = "dev"  # for `make test`, which installs it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch"
 FAILED = "failed"
-HEAD = ("Python", "extra", "packages", "installed in", "`medusaq up` ready in", "said")
+HEAD = ("Python", "extra, or tool", "packages", "installed in", "`medusaq up` ready in", "said")
 Row = tuple[str, ...]
 
 
@@ -65,11 +64,12 @@ def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path
             if heavy:
                 yield name, extra, "-", "-", "-", f"skipped: {heavy}"
                 continue
-        trial = Trial(python, "" if extra == BASE else extra)
+        tool = extra if extra in TOOLS else ""
+        trial = Trial(python, "" if tool or extra == BASE else extra, tool)
         environment = Environment(folder / f"{name}-{extra}", folder / "cache")
         try:
             yield _row(name, extra, attempt(trial, wheel, version, environment))
-            shutil.rmtree(environment.venv)  # 600 MB and more
+            environment.remove()  # 600 MB and more
         except Failed as error:
             yield name, extra, "-", "-", "-", FAILED
             print(f"error: {error}", flush=True)
@@ -97,7 +97,7 @@ def _heavy(python: Path) -> str:
 
 
 def _extras() -> list[str]:
-    return [BASE, *(name for name in project()["optional-dependencies"] if name != OF_CLONES)]
+    return [BASE, *(name for name in project()["optional-dependencies"] if name != OF_CLONES), *TOOLS]
 
 
 def _version_of(python: Path) -> str:

