@@ -49,7 +49,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up, "down": down, "top": top, "doctor": doctor},
     "Models": {"compile": compile_command},
-    "Medusa heads": {
+    "Draft heads": {
         "compare": compare_command,
         "train-heads": train_heads,
         "slice-heads": slice_heads,
@@ -64,7 +64,7 @@ app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(keys, name="keys", rich_help_panel="The stack")
 app.add_typer(models, name="models", rich_help_panel="Models")
 app.add_typer(webhooks, name="webhooks", rich_help_panel="Single jobs")
-app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
+app.add_typer(bench, name="bench", rich_help_panel="Draft heads")
 app.command("redis", hidden=True)(redis)
 
 

@@ -1,4 +1,4 @@
-"""/generate/normal, /generate/medusa and /compare: one prompt, decoded with and without Medusa heads.
+"""/generate/normal, /generate/medusa and /compare: one prompt, decoded with and without draft heads.
 
 They run interactive jobs, which are also listed in /v1/jobs.
 """
@@ -92,7 +92,7 @@ async def generate_normal(request: Request, gateway: GatewayDep) -> Generated:
 
 @router.post("/generate/medusa", openapi_extra=_BODY)
 async def generate_medusa(request: Request, gateway: GatewayDep) -> Generated:
-    """Decoding with Medusa heads at every step; the text is that of /generate/normal.
+    """Decoding with draft heads at every step; the text is that of /generate/normal.
 
     Fails with 400 and code `no_heads` if no worker has heads for its model.
     """

@@ -97,5 +97,5 @@ def _check_against(able: Sequence[WorkerInfo], body: JobRequest) -> None:
         message = f"max_tokens: {body.max_tokens} exceeds the model's context of {longest} tokens"
         raise BadRequest(message, param="max_tokens")
     if body.decoding is Decoding.MEDUSA and able and not any(worker.has_heads for worker in able):
-        message = "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
+        message = "decoding: 'medusa' needs draft heads, and no live worker has any for its model"
         raise BadRequest(message, code="no_heads", param="decoding")

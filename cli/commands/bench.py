@@ -69,7 +69,7 @@ def decode(
     ] = None,
     model: Annotated[Path | None, typer.Option(help="GGUF path. (default: SmolLM2-135M-Instruct)")] = None,
     heads: Annotated[
-        Path | None, typer.Option(help="File of Medusa heads. (default: those in the package)")
+        Path | None, typer.Option(help="File of draft heads. (default: those in the package)")
     ] = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the measured rows here, as JSON.")

@@ -22,7 +22,7 @@ medusaq compare "Write a haiku about rain." "List the months."
 
 medusaq compare --prompts prompts.jsonl --max-tokens 128 -o charts.png --html charts.html
 
-Each prompt is decoded plainly (normal), with Medusa heads at every step (medusa), and with drafts where they
+Each prompt is decoded plainly (normal), with draft heads at every step (medusa), and with drafts where they
 are expected to help (auto), one after the other. All three find the prompt in the prefix cache. The columns
 heads, lookup and grammar have the accepted and the verified draft tokens of each source.
 

@@ -55,7 +55,7 @@ def add(
     ],
     heads: Annotated[
         str | None,
-        typer.Option(metavar="PATH|hf:ORG/REPO", help="Medusa heads: a file, a folder or a repository."),
+        typer.Option(metavar="PATH|hf:ORG/REPO", help="Draft heads: a file, a folder or a repository."),
     ] = None,
     chat_template: Annotated[
         str | None, typer.Option(metavar="NAME|PATH", help="Chat template to use instead of the model's own.")

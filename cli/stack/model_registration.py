@@ -1,4 +1,4 @@
-"""Finds and checks the files for `medusaq models add`: a GGUF, Medusa heads and a chat template."""
+"""Finds and checks the files for `medusaq models add`: a GGUF, draft heads and a chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches Medusa heads by name from a hub."""
+"""Fetches draft heads by name from a hub."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class EngineConfig:
     see docs/reference/benchmarks.md for its price. prefix_cache_bytes: memory for prompts of ended
     requests, with which later ones may begin; None is that of 2,048 tokens. speculation: draft tokens where
     that is measured to save time; results stay the same.
-    heads: Medusa heads for this model, a file or folder; None is the ones that come with the package, if they
+    heads: draft heads for this model, a file or folder; None is the ones that come with the package, if they
     are for this model. chat_template: a known one's name, or a file (see engine/text/chat_templates.py); None
     is the model's own.
     """

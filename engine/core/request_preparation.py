@@ -45,7 +45,7 @@ class RequestPreparation:
             )
         if request.decoding is Decoding.MEDUSA and "medusa" not in self.draft_sources:
             raise RequestRefused(
-                'decoding "medusa" needs Medusa heads, and none are loaded for this model',
+                'decoding "medusa" needs draft heads, and none are loaded for this model',
                 code="no_heads",
                 param="decoding",
             )

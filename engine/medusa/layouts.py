@@ -1,4 +1,4 @@
-"""Recognises the layout of a Medusa heads file from its keys alone.
+"""Recognises the layout of a draft heads file from its keys alone.
 
 - FasterDecoding/Medusa v1: {head}.{layer}.linear.weight|bias, and {head}.{layers}.weight, its own lm_head.
 - v2, and ours: no own lm_heads, the model's serves all heads; ours may have a token_map.
@@ -101,9 +101,9 @@ def recognise(keys: Iterable[str]) -> Layout:
         elif name == TOKEN_MAP:
             token_map = key
         else:
-            raise HeadsLoadError(f"weight {key[:80]!r} belongs to no known layout of Medusa heads")
+            raise HeadsLoadError(f"weight {key[:80]!r} belongs to no known layout of draft heads")
     if not layers:
-        raise HeadsLoadError("no Medusa heads in it")
+        raise HeadsLoadError("no draft heads in it")
     heads, depth = (1 + max(indices) for indices in zip(*layers, strict=True))
     for head in range(heads):
         for layer in range(depth):

@@ -1,4 +1,4 @@
-"""Loads Medusa heads into ONNX Runtime, from an ONNX file or from weights, which are converted in memory."""
+"""Loads draft heads into ONNX Runtime, from an ONNX file or from weights, which are converted in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_heads(
         from engine.medusa.onnx.heads import OnnxHeads
         from engine.medusa.weights import naming
     except ModuleNotFoundError as error:
-        raise HeadsLoadError(f"Medusa heads need {error.name}: pip install 'medusaq[medusa]'") from error
+        raise HeadsLoadError(f"draft heads need {error.name}: pip install 'medusaq[medusa]'") from error
     except ImportError as error:
         raise HeadsLoadError(f"onnxruntime is installed and cannot be imported: {error}") from error
     with naming(path):
@@ -38,7 +38,7 @@ def load_heads(
 def check_runtime() -> None:
     """Not imported, which takes its time and memory. Raises HeadsLoadError when it is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
-        raise HeadsLoadError("Medusa heads need onnxruntime: pip install 'medusaq[medusa]'")
+        raise HeadsLoadError("draft heads need onnxruntime: pip install 'medusaq[medusa]'")
 
 
 def _content(path: str, width: int, vocab_size: int, model_rows: ModelRows, bits: int) -> bytes:

@@ -59,7 +59,7 @@ def _blocks(
     try:
         from gguf import GGMLQuantizationType, dequantize
     except ImportError as error:
-        raise HeadsLoadError("Medusa heads need the package gguf: pip install 'medusaq[medusa]'") from error
+        raise HeadsLoadError("draft heads need the package gguf: pip install 'medusaq[medusa]'") from error
     try:
         if tensor := read_tensor(path, names):
             data = tensor.data if ids is None else tensor.data[ids]

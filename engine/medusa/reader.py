@@ -1,4 +1,4 @@
-"""Reads Medusa heads as numpy arrays by key. Executes nothing from the file."""
+"""Reads draft heads as numpy arrays by key. Executes nothing from the file."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _heads(model: Model, config: EngineConfig) -> OnnxHeads | None:
         path = shipped_heads(model.path)
         return _load(str(path), model, config) if path else None
     except HeadsLoadError as error:
-        log.warning("no Medusa heads: %s", error.message)
+        log.warning("no draft heads: %s", error.message)
         return None
 
 
@@ -130,7 +130,7 @@ def _opened(path: Path) -> safe_open:
     try:
         from safetensors import safe_open
     except ImportError as error:
-        raise HeadsLoadError("Medusa heads need safetensors: pip install 'medusaq[medusa]'") from error
+        raise HeadsLoadError("draft heads need safetensors: pip install 'medusaq[medusa]'") from error
     return safe_open(path, framework="numpy")
 
 

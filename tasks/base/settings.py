@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     )
     heads: str | None = Field(
         None,
-        description="[Medusa heads](../explanation/heads.md) for the model, a file or folder. Without it "
+        description="[Draft heads](../explanation/heads.md) for the model, a file or folder. Without it "
         "those registered with the model's name, or those of the package if they are for this model.",
     )
     weights: str = Field(

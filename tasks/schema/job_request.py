@@ -164,7 +164,7 @@ class JobRequest(Strict):
     decoding: Decoding = Field(
         Decoding.AUTO,
         description="auto drafts tokens wherever that is measured to pay; normal never does; medusa drafts "
-        "at every step with the model's Medusa heads, for comparison: code no_heads where it has none.",
+        "at every step with the model's draft heads, for comparison: code no_heads where it has none.",
     )
     acceptance: Acceptance = Field(
         Acceptance.EXACT,

@@ -37,7 +37,7 @@ class WorkerInfo:
 
     @property
     def has_heads(self) -> bool:
-        """Whether it can decode with Medusa heads. Workers of before speculation do not say."""
+        """Whether it can decode with draft heads. Workers of before speculation do not say."""
         sources = self.details.get("draft_sources")
         return isinstance(sources, Sequence) and "medusa" in sources
 

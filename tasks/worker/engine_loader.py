@@ -28,7 +28,7 @@ def load_engine(settings: Settings) -> tuple[EngineService, str]:
         config = EngineConfig(**fields)
         service: EngineService = getattr(importlib.import_module(module), function)(config)
     except Exception as error:  # whatever it is, Celery would swallow it and wait for ever
-        what = "the Medusa heads" if isinstance(error, HeadsLoadError) else "the model"
+        what = "the draft heads" if isinstance(error, HeadsLoadError) else "the model"
         print(f"error: {what} cannot be loaded: {error}", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_MODEL) from None
     return service, chosen.name or service.info.name

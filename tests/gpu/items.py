@@ -69,7 +69,7 @@ ITEMS: dict[str, Item] = {
         select=f"not ({DEFAULT})",
     ),
     "heads": _selection(
-        "drafts of Medusa heads, from hidden states of the device",
+        "drafts of heads, from hidden states of the device",
         "medusa/test_lossless_heads.py",
         select="f32",
     ),

@@ -103,6 +103,6 @@ def test_heads_that_are_none_are_one_line(cli: Cli, model: str) -> None:
         MEDUSAQ_HEADS=str(cli.folder / "bad.safetensors"),
     )
     assert running.wait() == 3
-    assert running.lines[-1].startswith("error: the Medusa heads cannot be loaded: ")
+    assert running.lines[-1].startswith("error: the draft heads cannot be loaded: ")
     assert "bad.safetensors" in running.lines[-1]
     cli.gone()

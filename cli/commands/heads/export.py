@@ -36,7 +36,7 @@ def export_heads(
     ] = None,
     bits: Annotated[int, typer.Option(help="Bits per weight of the lm_head: 8 or 4. The layers use 8.")] = 8,
 ) -> None:
-    """Export Medusa heads as ONNX, with 8-bit or 4-bit weights."""
+    """Export draft heads as ONNX, with 8-bit or 4-bit weights."""
     check_writable("--onnx", onnx)
     if onnx.suffix != ".onnx":
         raise BadInput(f"--onnx: {onnx} must end in .onnx")

@@ -37,7 +37,7 @@ def slice_heads(
         ),
     ] = None,
 ) -> None:
-    """Cut full Medusa heads to a draft vocabulary."""
+    """Cut full draft heads to a draft vocabulary."""
     check_writable("-o", output)
     try:
         from compiling.base.errors import CompileError

@@ -1,4 +1,4 @@
-"""What an ONNX file of Medusa heads looks like from outside: its inputs, outputs, and the sizes it names."""
+"""What an ONNX file of draft heads looks like from outside: its inputs, outputs, and the sizes it names."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Sizes:
             )
         except (KeyError, ValueError, TypeError) as error:
             raise HeadsLoadError(
-                "no Medusa heads in it: medusaq export-heads writes files that have"
+                "no draft heads in it: medusaq export-heads writes files that have"
             ) from error
         if sizes.heads < 1:
-            raise HeadsLoadError("no Medusa heads in it")
+            raise HeadsLoadError("no draft heads in it")
         return sizes

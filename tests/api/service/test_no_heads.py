@@ -1,4 +1,4 @@
-"""Decoding with Medusa heads where no worker has any."""
+"""Decoding with draft heads where no worker has any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
 
 def test_medusa_is_refused(http: httpx.Client) -> None:
-    message = "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
+    message = "decoding: 'medusa' needs draft heads, and no live worker has any for its model"
     before = http.get("/v1/jobs").json()["data"]
     for response in (
         http.post("/v1/jobs", json={"prompt": "x", "decoding": "medusa"}),

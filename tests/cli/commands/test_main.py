@@ -212,7 +212,7 @@ def test_refusals_are_one_line(in_process: InProcessCli, gateway: str) -> None:
             "x",
             "--decoding",
             "medusa",
-        ): "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model",
+        ): "decoding: 'medusa' needs draft heads, and no live worker has any for its model",
         (
             "submit",
             "x",

@@ -187,7 +187,7 @@ def test_no_heads_and_no_model_are_one_line(cli: Cli) -> None:
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[1:] == [
-        "error: decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
+        "error: decoding: 'medusa' needs draft heads, and no live worker has any for its model"
     ]
     cli.env["SCRIPTED_LOAD_ERROR"] = "m.gguf is no GGUF"
     ended = cli("compare", "x")

@@ -1,4 +1,4 @@
-"""Medusa heads by their definition, in 32-bit numbers: what those that are served are compared with."""
+"""Draft heads by their definition, in 32-bit numbers: what those that are served are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medusa heads in torch.nn, built as their publishers build theirs, so that state_dict() has their keys."""
+"""Draft heads in torch.nn, built as their publishers build theirs, so that state_dict() has their keys."""
 
 from __future__ import annotations
 

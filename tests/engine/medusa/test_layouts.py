@@ -1,4 +1,4 @@
-"""Names of weights in files of Medusa heads, and which of a folder's files count."""
+"""Names of weights in files of draft heads, and which of a folder's files count."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_vllm_has_an_lm_head_for_each_head_or_one_or_none(own: int) -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ([], "no Medusa heads"),
-        (["token_map", "0.1.weight"], "no Medusa heads"),
+        ([], "no draft heads"),
+        (["token_map", "0.1.weight"], "no draft heads"),
         (["model.layers.0.weight"], "no known layout"),
         ([*V2, "0.0.norm.weight"], "'0.0.norm.weight' belongs to no known layout"),
         ([*V2, "5.0.linear.weight"], "head 3 of 6 lacks the weight of layer 0 of 2"),

@@ -1,4 +1,4 @@
-"""Every layout of Medusa heads against a reference in torch.nn."""
+"""Every layout of draft heads against a reference in torch.nn."""
 
 from __future__ import annotations
 

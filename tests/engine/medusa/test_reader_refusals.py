@@ -1,4 +1,4 @@
-"""Files of Medusa heads that must be refused: for another model, damaged, or dangerous."""
+"""Files of draft heads that must be refused: for another model, damaged, or dangerous."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_the_hidden_state_is_that_of_the_last_accepted_token(
 
 def test_medusa_without_heads_is_refused(tiny_gguf: str) -> None:
     engine, _ = speculating(tiny_gguf, flat(), LookupSource())
-    with pytest.raises(RequestRefused, match="needs Medusa heads") as refused:
+    with pytest.raises(RequestRefused, match="needs draft heads") as refused:
         engine.encode(requests(Decoding.MEDUSA)[0])
     assert refused.value.code == "no_heads"
     assert refused.value.param == "decoding"

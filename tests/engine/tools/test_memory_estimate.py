@@ -149,7 +149,7 @@ def test_heads_take_what_runs_and_reads_them(tmp_path: Path, monkeypatch: pytest
         "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else installed(name)
     )
     assert needed(speculating).parts[HEADS] == 0, "the packaged ones are not loaded then"
-    with pytest.raises(ModelLoadError, match=r"heads\.pt: Medusa heads need onnxruntime: pip install"):
+    with pytest.raises(ModelLoadError, match=r"heads\.pt: draft heads need onnxruntime: pip install"):
         needed(replace(speculating, heads=str(files["heads.pt"])))
 
 

@@ -56,14 +56,14 @@ def test_another_vocabulary(good: Path) -> None:
 def test_rubbish(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "heads.onnx"
     path.write_bytes(content)
-    refused(path, "cannot be read as ONNX|no Medusa heads in it")
+    refused(path, "cannot be read as ONNX|no draft heads in it")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
 def test_a_truncated_file(good: Path, share: float) -> None:
     content = good.read_bytes()
     good.write_bytes(content[: int(len(content) * share)])
-    refused(good, "cannot be read as ONNX|no Medusa heads in it")
+    refused(good, "cannot be read as ONNX|no draft heads in it")
 
 
 def test_no_file_and_a_folder_of_that_name(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_graph_that_is_something_else(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = tmp_path / "other.onnx"
     onnx.save(model, path)
-    refused(path, "no Medusa heads in it: medusaq export-heads writes files that have")
+    refused(path, "no draft heads in it: medusaq export-heads writes files that have")
     sizes = {"heads": 2, "layers": 1, "width": WIDTH, "vocab_size": VOCAB, "rows": 9, "bits": 8}
     helper.set_model_props(model, {ABOUT: json.dumps(sizes)})
     onnx.save(model, path)
@@ -90,7 +90,7 @@ def test_sizes_that_say_nothing(good: Path, about: str) -> None:
     model = onnx.load(good)
     helper.set_model_props(model, {ABOUT: about})
     onnx.save(model, good)
-    refused(good, "no Medusa heads in it")
+    refused(good, "no draft heads in it")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import { percent } from "./format.js";
 
 const NAMES = { medusa: "heads", lookup: "lookup", grammar: "grammar" };
 const WHAT = {
-  medusa: "guessed by Medusa heads", lookup: "copied from prompt or answer", grammar: "forced by the schema",
+  medusa: "guessed by draft heads", lookup: "copied from prompt or answer", grammar: "forced by the schema",
 };
 
 export const sourceName = (source) => NAMES[source] ?? source;
