@@ -26,7 +26,6 @@ AWAITED = {
     "instructions",
     "invariance",
     "large-model",
-    "lookup-simulation",
     "one-request",
     "one-request-spinning",
     "poll",
