@@ -122,11 +122,12 @@ def list_models(
 @models.command()
 def recommend(as_json: JsonOption = False) -> None:
     """List well-known instruct models, with the memory and speed to expect here. Fetches nothing."""
-    from cli.stack.memory_budget import engine_config, whole_memory
+    from cli.stack.memory_budget import engine_config
+    from engine.host.system_memory import look_at_memory
     from engine.tools.known_models import KNOWN, memory_of, weight_bytes_per_s
     from tasks.base.settings import get_settings
 
-    config, whole = engine_config(get_settings()), whole_memory()
+    config, whole = engine_config(get_settings()), look_at_memory().whole
     with _register():
         speed = weight_bytes_per_s(config)
         rows = [

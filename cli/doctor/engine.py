@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from tasks.base.settings import Settings
 
 if TYPE_CHECKING:
     from engine import EngineConfig
+    from engine.host.system_memory import Memory
     from engine.llama.model import Shape
 
 ASK_BUILD = """
@@ -97,6 +97,7 @@ def model(settings: Settings) -> Iterator[Finding]:
     """The file, the heads for it, and whether both fit in memory."""
     from engine import ModelLoadError
     from engine.base.config import AUTO, FOR_THIS_MACHINE
+    from engine.host.system_memory import look_at_memory
     from engine.llama.model import default_model_path, read_shape
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
@@ -125,10 +126,10 @@ def model(settings: Settings) -> Iterator[Finding]:
     config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
     if settings.weights == AUTO:
         yield _selected(config, path, shape)
-    available, whole = _memory()
+    memory = look_at_memory()
     if settings.slots > 1 and not shape.state_bytes:
-        yield lanes(config, shape, available)
-    yield fits(needed(config, available).total, available, whole)
+        yield lanes(config, shape, memory.whole)
+    yield fits(needed(config, memory.whole).total, memory)
 
 
 def _weights(path: str) -> Finding:
@@ -194,37 +195,30 @@ def _heads(
     yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them, run by ONNX Runtime ({loaded.provider})")
 
 
-def lanes(config: EngineConfig, shape: Shape, available: int) -> Finding:
+def lanes(config: EngineConfig, shape: Shape, whole: int) -> Finding:
     """How many tokens a request has room for apart from the others.
 
-    available: bytes of free memory, that of a GPU not included.
+    whole: bytes of memory, that of a GPU not included.
     """
-    from engine.core.layout_setup import lane_cells
+    from engine.core.layout_setup import cell_bytes, lane_cells, memory_for_lanes
     from engine.core.layouts import LANE_SLACK
-    from engine.llama.devices import free_device_memory
-    from engine.llama.model import on_gpu
 
-    if on_gpu(config.gpu_layers):
-        available = max(0, (free_device_memory() or 0) - shape.weight_bytes)
-    cells = lane_cells(config, shape.trained_context, shape.cell_bytes, available)
-    wanted = lane_cells(config, shape.trained_context, shape.cell_bytes, None)
+    cells = lane_cells(config, shape, memory_for_lanes(config, shape, whole, loaded=False))
+    wanted = lane_cells(config, shape, None)
     most = f"{config.slots} lanes of {wanted - LANE_SLACK} tokens"
     if not cells:
-        what = f"too little free memory for {most}: all requests share one cache, and slow each other"
-        return warn("lanes", what, "end other programs, or take a smaller model or fewer MEDUSAQ_KV_CELLS")
-    more = size(cells * config.slots * shape.cell_bytes)
+        what = f"too little memory for {most}: all requests share one cache, and slow each other"
+        return warn("lanes", what, "take a smaller model or fewer MEDUSAQ_SLOTS")
+    more = size(cells * config.slots * cell_bytes(config, shape))
     what = f"{config.slots} of {cells - LANE_SLACK} tokens; twice as long ones would take {more} more"
     if cells < wanted:
-        return warn(
-            "lanes",
-            f"{what}; with more free memory: {most}",
-            "end other programs, or set fewer MEDUSAQ_SLOTS",
-        )
+        return warn("lanes", f"{what}; with more memory: {most}", "set fewer MEDUSAQ_SLOTS")
     return ok("lanes", what)
 
 
-def fits(needed: int, available: int, whole: int) -> Finding:
+def fits(needed: int, memory: Memory) -> Finding:
     """Compare the needed bytes with those available now and with the whole memory."""
+    whole, available = memory.whole, memory.available
     what = f"the worker needs about {size(needed)}; of {size(whole)} are {size(available)} free"
     mend = "a smaller model, or fewer MEDUSAQ_KV_CELLS"
     if needed > whole:
@@ -232,17 +226,3 @@ def fits(needed: int, available: int, whole: int) -> Finding:
     if needed > available:
         return warn("memory", what, f"end other programs (a running worker counts too), take {mend}")
     return ok("memory", what)
-
-
-def _memory() -> tuple[int, int]:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    available = whole
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        available = int(found[1]) * 1024 if found else whole
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()  # of a container
-        if limit != "max":
-            whole = min(whole, int(limit))
-    except OSError:  # not Linux, or not in a container
-        pass
-    return min(available, whole), whole

@@ -23,7 +23,7 @@ DISK_LOW_BYTES, DISK_OUT_BYTES = 2_000_000_000, 200_000_000
 ANSWER_S = 2.0
 NEEDED_BY = {  # optional extras
     "worker": "the model worker",
-    "medusa": "draft heads",
+    "medusa": "drafting with heads",
     "local": "`medusaq up` and runs without --url",
 }
 

@@ -71,11 +71,12 @@ def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
     Raises BadInput for one that cannot be served, or is named twice.
     """
     from engine import ModelLoadError
+    from engine.host.system_memory import look_at_memory
     from engine.llama.model import default_model_path
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
 
-    register, models, memory = Register(), list[Served](), whole_memory()
+    register, models, memory = Register(), list[Served](), look_at_memory().whole
     for name in sources:
         try:
             chosen = register.resolve(name or None)
@@ -93,23 +94,14 @@ def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
 def need_of(model: NamedModel, settings: Settings) -> int | None:
     """Bytes of memory for a worker with these settings; None if the model cannot be read."""
     from engine import ModelLoadError
+    from engine.host.system_memory import look_at_memory
     from engine.tools.memory_estimate import needed
 
     heads = settings.heads or (None if model.heads is None else model.heads.path)
     try:
         config = replace(engine_config(settings), model=model.model.path, heads=heads)
-        return needed(config, whole_memory()).total
+        return needed(config, look_at_memory().whole).total
     except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
-        return None
-
-
-def whole_memory() -> int | None:
-    """Bytes; None where psutil is not installed. Not those that are free: a swap may free more."""
-    from engine.host.system_memory import look_at_memory
-
-    try:
-        return look_at_memory().whole
-    except ImportError:
         return None
 
 

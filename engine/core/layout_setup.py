@@ -17,7 +17,7 @@ from engine.llama.model import Model, Shape, on_gpu, read_shape
 
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 LANE_SHARE = 5 / 32  # of kv_cells: few requests have more than 1,264 tokens, and 16 lanes of them 472 MB
-MEMORY_SHARE = 0.25  # of the free memory, for all lanes together
+MEMORY_SHARE = 0.25  # of the memory beside the model's file, for all lanes together
 KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
 PROBE_CELLS = 4  # tokens of the sequence that goes from one layout into the other and back
 
@@ -55,18 +55,36 @@ class Layouts:
             self.lanes.context.close()
 
 
-def lane_cells(config: EngineConfig, trained_context: int, cell_bytes: int, available: int | None) -> int:
+def cell_bytes(config: EngineConfig, shape: Shape) -> int:
+    """Of one token in the cache."""
+    return shape.cell_bytes * KV_SCALE[config.kv_type]
+
+
+def memory_for_lanes(config: EngineConfig, shape: Shape, whole: int | None, *, loaded: bool) -> int | None:
+    """Bytes beside the model's file, of which lanes take a share; None if unknown.
+
+    whole: memory of this machine, None for enough. Not what is free of it, so that every start of a worker
+    makes the same lanes, of which an estimate can tell. Of a GPU it is what is free, since other programs
+    keep what they have of it. loaded: whether it has the weights already.
+    """
+    if on_gpu(config.gpu_layers):
+        free = free_device_memory()
+        return free if free is None or loaded else max(0, free - shape.weight_bytes)
+    return None if whole is None else max(0, whole - shape.weight_bytes)
+
+
+def lane_cells(config: EngineConfig, shape: Shape, memory: int | None) -> int:
     """Cells of a lane, in whole paddings; 0 for no lanes.
 
-    cell_bytes: of one token in the cache. available: bytes of free memory, None if unknown.
+    memory: bytes beside the model's file, None for enough.
     """
     if config.slots == 1:
         return 0
-    longest = min(config.kv_cells, trained_context) + LANE_SLACK
+    longest = min(config.kv_cells, shape.trained_context) + LANE_SLACK
     wanted = min(max(round(LANE_SHARE * config.kv_cells), config.kv_cells // config.slots), longest)
     paddings = max(1, -(-wanted // CELL_PADDING))
-    if available is not None:
-        most = int(MEMORY_SHARE * available / (cell_bytes * config.slots))
+    if memory is not None:
+        most = int(MEMORY_SHARE * memory / (cell_bytes(config, shape) * config.slots))
         paddings = min(paddings, most // CELL_PADDING)
     return paddings * CELL_PADDING
 
@@ -78,9 +96,8 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
     are fewer of both, and without memory for two lanes there are none.
     """
     shape = read_shape(model.path)
-    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
     if config.gpu_layers < 0 and on_gpu(config.gpu_layers):
-        _check_device(model.path, config.kv_cells * cell_bytes)
+        _check_device(model.path, config.kv_cells * cell_bytes(config, shape))
     if config.batch_invariant and on_gpu(config.gpu_layers):
         log.warning("kernels of a GPU depend on the rows of a call: results are near, not equal to the bit")
     plain = not model.can_share_prefixes  # state that is not in cells: no drafts, and no moves
@@ -101,21 +118,20 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
         # Attention sums over cells in their order, and a freed cell is filled by whichever token comes next.
         alone=config.batch_invariant,
     )
-    available = free_device_memory() if on_gpu(config.gpu_layers) else _free_memory(shape)
-    lanes = None if plain else _lanes(config, model, limits, cell_bytes, available)
+    lanes = None if plain else _lanes(config, model, limits, shape)
     movable = lanes is not None and _movable(shared.context, lanes.context)
     if lanes and not movable:
         log.warning("cells of this model cannot be moved: requests stay in lanes, and longer ones apart")
-    return Layouts(shared, lanes, movable, lanes.lanes if lanes else config.slots, cell_bytes)
+    slots = lanes.lanes if lanes else config.slots
+    return Layouts(shared, lanes, movable, slots, cell_bytes(config, shape))
 
 
-def _lanes(
-    config: EngineConfig, model: Model, limits: RowLimits, cell_bytes: int, available: int | None
-) -> LaneLayout | None:
-    cells = lane_cells(config, model.trained_context, cell_bytes, available)
+def _lanes(config: EngineConfig, model: Model, limits: RowLimits, shape: Shape) -> LaneLayout | None:
+    memory = memory_for_lanes(config, shape, look_at_memory().whole, loaded=True)
+    cells = lane_cells(config, shape, memory)
     if not cells:
         if config.slots > 1:
-            log.warning("too little free memory for lanes: requests share one cache, and slow each other")
+            log.warning("too little memory for lanes: requests share one cache, and slow each other")
         return None
     lanes = config.slots
     while lanes > 1:
@@ -129,8 +145,9 @@ def _lanes(
             log.warning(
                 "%d requests at once instead of %d, for want of memory: %s", lanes, config.slots, last
             )
-        more = cells * lanes * cell_bytes / 1e6
-        log.info("%d lanes of %d tokens; twice as long ones would take %.0f MB more", lanes, cells, more)
+        more = cells * lanes * cell_bytes(config, shape) / 1e6
+        tokens = cells - LANE_SLACK
+        log.info("%d lanes of %d tokens; twice as long ones would take %.0f MB more", lanes, tokens, more)
         return LaneLayout(context, lanes=lanes, cells=cells)
     log.warning("no lanes, so requests share one cache and slow each other: %s", last)
     return None
@@ -158,14 +175,6 @@ def _check_device(path: str, cache_bytes: int) -> None:
         raise ModelLoadError(
             f"{path}: the KV cache takes {cache_bytes / 1e9:.1f} GB, and {have}: lower kv_cells"
         )
-
-
-def _free_memory(shape: Shape) -> int | None:
-    """Bytes beside the weights, whose pages count as free; None where psutil is not installed."""
-    try:
-        return max(0, look_at_memory().available - shape.weight_bytes)
-    except ImportError:
-        return None
 
 
 def _movable(shared: Context, lanes: Context) -> bool:

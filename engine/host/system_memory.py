@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 CONTAINER = Path("/sys/fs/cgroup")
 FILE_PAGES = ("inactive_file", "active_file")  # counted as used, but reclaimed when memory is needed
 
@@ -18,9 +20,6 @@ class Memory:
 
 
 def look_at_memory() -> Memory:
-    """Raises ImportError where psutil is not installed."""
-    import psutil
-
     memory = psutil.virtual_memory()
     whole, available = memory.total, memory.available
     try:

@@ -1,4 +1,4 @@
-"""Recognises the layout of a draft heads file from its keys alone.
+"""Recognises the layout of a file of draft heads from its keys alone.
 
 - FasterDecoding/Medusa v1: {head}.{layer}.linear.weight|bias, and {head}.{layers}.weight, its own lm_head.
 - v2, and ours: no own lm_heads, the model's serves all heads; ours may have a token_map.

@@ -125,10 +125,10 @@ KNOWN = (
 )
 
 
-def memory_of(model: KnownModel, config: EngineConfig, available: int | None) -> int:
-    """Bytes that a worker of this model needs at most; available: as for memory_estimate.needed()."""
+def memory_of(model: KnownModel, config: EngineConfig, whole: int | None) -> int:
+    """Bytes that a worker of this model needs at most; whole: as for memory_estimate.needed()."""
     shape = model.shape
-    return needed_by(shape, largest_bytes(config, shape), config, available).total
+    return needed_by(shape, largest_bytes(config, shape), config, whole).total
 
 
 def weight_bytes_per_s(config: EngineConfig) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.base.config import DEFAULT_PREFIX_CACHE_TOKENS, EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.core.layout_setup import KV_SCALE, LEAF_IDS, lane_cells
+from engine.core.layout_setup import LEAF_IDS, cell_bytes, lane_cells, memory_for_lanes
 from engine.llama.context import padded
 from engine.llama.model import Shape, default_model_path, on_gpu, read_shape
 from engine.medusa.layouts import HeadsLoadError, files_of, is_pickle
@@ -47,27 +47,25 @@ class Needed:
         return sorted(self.parts.items(), key=lambda part: -part[1])
 
 
-def needed(config: EngineConfig, available: int | None = None) -> Needed:
+def needed(config: EngineConfig, whole: int | None = None) -> Needed:
     """What an engine with these settings needs in a worker. Raises ModelLoadError.
 
-    available: bytes of free memory, of which lanes take a share at most; None: enough.
+    whole: bytes of memory of this machine, of which lanes take a share at most; None: enough.
     """
     path = config.model or default_model_path()
     shape = read_shape(path)
-    return needed_by(shape, computed_bytes(config, path, shape), config, available)
+    return needed_by(shape, computed_bytes(config, path, shape), config, whole)
 
 
-def needed_by(shape: Shape, weight_bytes: int, config: EngineConfig, available: int | None) -> Needed:
+def needed_by(shape: Shape, weight_bytes: int, config: EngineConfig, whole: int | None) -> Needed:
     """The same, for a model of this shape. weight_bytes: in the format in which it is computed."""
     here = _share_here(config, shape)
     limits = config.row_limits(on_gpu(config.gpu_layers))
-    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
-    free = None if on_gpu(config.gpu_layers) else available
-    lane = 0 if shape.state_bytes else lane_cells(config, shape.trained_context, cell_bytes, free)
+    cell = cell_bytes(config, shape)
+    memory = None if on_gpu(config.gpu_layers) else memory_for_lanes(config, shape, whole, loaded=False)
+    lane = 0 if shape.state_bytes else lane_cells(config, shape, memory)
     ids = config.slots + LEAF_IDS + 1  # that of the companion row
-    cache = (padded(config.kv_cells) + config.slots * lane) * cell_bytes + (
-        config.slots + 1
-    ) * shape.state_bytes
+    cache = (padded(config.kv_cells) + config.slots * lane) * cell + (config.slots + 1) * shape.state_bytes
     contexts = [(max(limits.shared, limits.prompts), padded(config.kv_cells))]
     contexts += [(max(limits.lanes, limits.prompts), lane)] if lane else []
     layers = sum(rows * _layer(shape, cells, config.kv_type) for rows, cells in contexts)
@@ -76,7 +74,7 @@ def needed_by(shape: Shape, weight_bytes: int, config: EngineConfig, available: 
         {
             WEIGHTS: round(here * weight_bytes),
             CACHE: round(here * cache),
-            PREFIXES: _prefixes(config, shape, cell_bytes),
+            PREFIXES: _prefixes(config, shape),
             BUFFERS: round(here * (layers + outputs) + outputs) * FLOAT_BYTES,
             HEADS: _heads(config, shape),
             PROCESS: PROCESS_BYTES,
@@ -91,12 +89,12 @@ def _share_here(config: EngineConfig, shape: Shape) -> float:
     return 0.0 if config.gpu_layers < 0 else max(0.0, 1 - config.gpu_layers / (shape.layers + 1))
 
 
-def _prefixes(config: EngineConfig, shape: Shape, cell_bytes: int) -> int:
+def _prefixes(config: EngineConfig, shape: Shape) -> int:
     """Bytes of the prefix cache, which is in the memory of this machine wherever the layers are."""
     if shape.state_bytes or not config.prefix_sharing:
         return 0
     budget = config.prefix_cache_bytes
-    return DEFAULT_PREFIX_CACHE_TOKENS * cell_bytes if budget is None else budget
+    return DEFAULT_PREFIX_CACHE_TOKENS * cell_bytes(config, shape) if budget is None else budget
 
 
 def _layer(shape: Shape, cells: int, kv_type: str) -> float:

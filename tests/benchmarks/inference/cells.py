@@ -44,7 +44,7 @@ class Steps:
         if lanes is None or lanes.largest < longest + UNTIMED:
             lane = lanes.largest if lanes else 0
             raise ToolFailed(
-                f"lanes have {lane} tokens and {longest + UNTIMED} are needed: too little free memory, "
+                f"lanes have {lane} tokens and {longest + UNTIMED} are needed: too little memory, "
                 "or a model of shorter context"
             )
         self.lane_cells = lanes.context.cells

@@ -15,6 +15,7 @@ import pytest
 
 from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
+from engine.host.system_memory import Memory
 from tasks.base.settings import Settings
 from tests.cli.helpers.findings import examined, only
 from tests.cli.helpers.in_process import InProcessCli
@@ -176,8 +177,8 @@ def test_clocks_that_differ(ahead_s: float, grade: Grade) -> None:
 def test_disks_and_memory_that_run_out() -> None:
     assert machine.free_space("disk", 10**9, "/").grade is Grade.WARN
     assert machine.free_space("disk", 10**8, "/").grade is Grade.FAIL
-    assert engine.fits(2 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.WARN
-    assert engine.fits(8 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.FAIL
+    assert engine.fits(2 * 10**9, Memory(4 * 10**9, 10**9)).grade is Grade.WARN
+    assert engine.fits(8 * 10**9, Memory(4 * 10**9, 10**9)).grade is Grade.FAIL
 
 
 def test_packages_that_are_missing_or_of_a_wrong_version(cli: Cli, tmp_path: Path) -> None:

@@ -94,23 +94,23 @@ def test_how_long_lanes_are_and_what_longer_ones_cost(tmp_path: Path) -> None:
 
 def test_lanes_for_which_memory_is_short() -> None:
     config, shape = EngineConfig(), read_shape(default_model_path())
-    shorter = engine.lanes(config, shape, 10**9)
+    shorter = engine.lanes(config, shape, shape.weight_bytes + 10**9)
     assert (shorter.grade, shorter.check) == (Grade.WARN, "lanes")
     assert shorter.what.startswith("16 of 496 tokens; ")
-    assert shorter.what.endswith("with more free memory: 16 lanes of 1264 tokens")
-    none = engine.lanes(config, shape, 10**8)
+    assert shorter.what.endswith("with more memory: 16 lanes of 1264 tokens")
+    none = engine.lanes(config, shape, shape.weight_bytes + 10**8)
     assert none.grade is Grade.WARN
-    assert none.what.startswith("too little free memory for 16 lanes of 1264 tokens: ")
+    assert none.what.startswith("too little memory for 16 lanes of 1264 tokens: ")
     assert engine.lanes(config, shape, 10**10).grade is Grade.OK
 
 
 def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less what the weights will take of it."""
     config, shape = EngineConfig(), read_shape(default_model_path())
-    monkeypatch.setattr("engine.llama.model.on_gpu", lambda _layers: True)
+    monkeypatch.setattr("engine.core.layout_setup.on_gpu", lambda _layers: True)
     for beside_weights, grade in ((10**8, Grade.WARN), (10**10, Grade.OK)):
         free = shape.weight_bytes + beside_weights
-        monkeypatch.setattr("engine.llama.devices.free_device_memory", lambda free=free: free)
+        monkeypatch.setattr("engine.core.layout_setup.free_device_memory", lambda free=free: free)
         assert engine.lanes(config, shape, 10**9).grade is grade
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,37 @@ from engine import EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.core import layout_setup
 from engine.core.engine import Engine
-from engine.core.layout_setup import LEAF_IDS, MEMORY_SHARE, Layouts, lane_cells, make_layouts
+from engine.core.layout_setup import (
+    LEAF_IDS,
+    MEMORY_SHARE,
+    Layouts,
+    lane_cells,
+    make_layouts,
+    memory_for_lanes,
+)
 from engine.core.layouts import LANE_SLACK
 from engine.host.system_memory import Memory
 from engine.llama.context import CELL_PADDING, Context
 from engine.llama.devices import Device
-from engine.llama.model import Model
+from engine.llama.model import Model, Shape
 from engine.llama.saved_cells import SavedCells
 from tests.engine.helpers.drive import alone, completions, fresh, prompts, request, run, same
 from tests.engine.helpers.tiny import CONTEXT, HEADS, KV_HEADS, LAYERS, WIDTH
 
 PLENTY = 1 << 40  # bytes
+SHAPE = Shape(
+    "llama",
+    width=64,
+    vocab_size=1000,
+    trained_context=100_000,
+    cell_bytes=1000,
+    state_bytes=0,
+    layers=2,
+    heads=4,
+    feed_forward=128,
+    parameters=1,
+    weight_bytes=2,
+)
 CELL_BYTES = LAYERS * KV_HEADS * (WIDTH // HEADS) * 2 * 2  # of the tiny model: keys and values in f16
 
 
@@ -51,8 +72,8 @@ def config(**settings: object) -> EngineConfig:
 
 
 def test_with_one_slot_there_are_no_lanes() -> None:
-    assert lane_cells(config(slots=1), 4096, 100, PLENTY) == 0
-    assert lane_cells(config(slots=2), 4096, 100, PLENTY) > 0
+    assert lane_cells(config(slots=1), SHAPE, PLENTY) == 0
+    assert lane_cells(config(slots=2), SHAPE, PLENTY) > 0
 
 
 @pytest.mark.parametrize(
@@ -68,21 +89,33 @@ def test_with_one_slot_there_are_no_lanes() -> None:
 def test_a_lane_has_its_part_of_the_cells_and_no_more_than_a_request_needs(
     settings: dict[str, object], trained: int, tokens: int
 ) -> None:
-    cells = lane_cells(config(**settings), trained, 1, PLENTY)
+    cells = lane_cells(config(**settings), replace(SHAPE, trained_context=trained), PLENTY)
     assert cells % CELL_PADDING == 0
     assert 0 <= cells - tokens < CELL_PADDING
 
 
 @pytest.mark.parametrize("most", [0, 1, 255, 256, 700, 1024, 5000])
-def test_lanes_take_no_more_than_their_share_of_free_memory(most: int) -> None:
+def test_lanes_take_no_more_than_their_share_of_the_memory(most: int) -> None:
     """most: cells of each of the four lanes for which there would be memory."""
-    available = int(most * 4 * 1000 / MEMORY_SHARE) + 1
-    cells = lane_cells(config(kv_cells=4096), 100_000, 1000, available)
+    memory = int(most * 4 * SHAPE.cell_bytes / MEMORY_SHARE) + 1
+    cells = lane_cells(config(kv_cells=4096), SHAPE, memory)
     assert cells == min(most // CELL_PADDING * CELL_PADDING, 1024)
 
 
 def test_unknown_memory_does_not_shorten_lanes() -> None:
-    assert lane_cells(config(), 4096, 10**9, None) == lane_cells(config(), 4096, 1, PLENTY)
+    assert lane_cells(config(), replace(SHAPE, cell_bytes=10**9), None) == lane_cells(config(), SHAPE, PLENTY)
+
+
+def test_a_gpu_has_the_weights_once_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, settings = replace(SHAPE, weight_bytes=300), config()
+    monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: False)
+    assert memory_for_lanes(settings, shape, 1000, loaded=True) == 700
+    assert memory_for_lanes(settings, shape, 200, loaded=False) == 0
+    assert memory_for_lanes(settings, shape, None, loaded=False) is None
+    monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: True)
+    monkeypatch.setattr(layout_setup, "free_device_memory", lambda: 500)
+    assert memory_for_lanes(settings, shape, 1000, loaded=True) == 500
+    assert memory_for_lanes(settings, shape, 1000, loaded=False) == 200
 
 
 # What is made
@@ -149,16 +182,6 @@ def test_no_lane_is_longer_than_the_model_was_trained_for(tiny_gguf: str) -> Non
     assert CONTEXT <= made.lanes.largest < CONTEXT + CELL_PADDING
 
 
-def test_without_psutil_memory_is_unknown_and_lanes_are_made(
-    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> Memory:
-        raise ImportError("psutil")
-
-    monkeypatch.setattr(layout_setup, "look_at_memory", missing)
-    assert layouts(tiny_gguf).lanes is not None
-
-
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_with_too_little_memory_there_are_no_lanes(
     tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, on_gpu: bool
@@ -168,12 +191,10 @@ def test_with_too_little_memory_there_are_no_lanes(
     if on_gpu:
         monkeypatch.setattr(layout_setup, "free_device_memory", lambda: 10_000)
     else:
-        monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, 10_000))
+        monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(10_000, 10_000))
     made = layouts(tiny_gguf)
     assert (made.lanes, made.movable) == (None, False)
-    assert warnings(caplog) == [
-        "too little free memory for lanes: requests share one cache, and slow each other"
-    ]
+    assert warnings(caplog) == ["too little memory for lanes: requests share one cache, and slow each other"]
 
 
 # What cannot be had

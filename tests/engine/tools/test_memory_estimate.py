@@ -64,7 +64,7 @@ def test_the_parts_of_the_default_model() -> None:
     shape = read_shape(default_model_path())
     parts = needed(ONE).parts
     assert parts[WEIGHTS] == shape.weight_bytes
-    lane = lane_cells(ONE, shape.trained_context, shape.cell_bytes, None)
+    lane = lane_cells(ONE, shape, None)
     least = (ONE.kv_cells + ONE.slots * lane) * shape.cell_bytes
     assert least < parts[CACHE] < 1.05 * least, "llama.cpp rounds up to 256 cells"
     assert parts[PREFIXES] == DEFAULT_PREFIX_CACHE_TOKENS * shape.cell_bytes
@@ -97,9 +97,10 @@ def test_what_changes_it() -> None:
     assert changed(prefix_cache_bytes=7) == {PREFIXES: 7}
 
 
-def test_lanes_take_a_share_of_the_free_memory_at_most() -> None:
+def test_lanes_take_a_share_of_the_memory_beside_the_weights_at_most() -> None:
+    weights = read_shape(default_model_path()).weight_bytes
     enough, none = needed(ONE).parts[CACHE], needed(replace(ONE, slots=1)).parts[CACHE]
-    shares = [needed(ONE, available).parts[CACHE] for available in (10**8, 10**9, 10**10)]
+    shares = [needed(ONE, weights + beside).parts[CACHE] for beside in (10**8, 10**9, 10**10)]
     assert shares[0] == none < shares[1] < shares[2] == enough
     assert shares[1] - none <= 0.25 * 10**9
 
