@@ -16,6 +16,7 @@ REQUIREMENT = "$(grep -o '^llama-cpp-python==[^ ]*' requirements.lock)"
 # The earlier Dockerfile gets its llama.cpp from here, where the version is the same: compiling takes long.
 COMPILED = f"""
 FROM {OURS}/{TOOLCHAIN}
+RUN python3 -m venv /opt/venv
 WORKDIR /src
 COPY requirements.lock docker/wheel.sh tools/llama_cpp.cmake ./
 RUN --mount=type=cache,target=/wheels,sharing=locked \\

@@ -164,7 +164,11 @@ class System:
         return self.compose("logs", "--no-color", "--no-log-prefix", service)
 
     def tails(self) -> str:
-        return self.compose("logs", "--no-color", "--tail", TAIL)
+        """The end of each log, or why there is none."""
+        try:
+            return self.compose("logs", "--no-color", "--tail", TAIL)
+        except DockerFailed as error:
+            return str(error)
 
 
 def _service(container: dict[str, Any]) -> str:

@@ -3,8 +3,9 @@
     python -m tests.large_model [--made FOLDER] [--shapes 3B 7B] [--format q4_k_m] [--record [FILE]]
 
 The models are the default one, widened with zeros (tests/benchmarks/large/widened.py): memory and times are
-those of their shape, the words those of the small one. --made keeps the files for the next run. Exit code 1
-when a line was lost or doubled, or a worker took more or less memory than was expected of it.
+those of their shape, the words those of the small one. --made keeps the files for the next run, --record the
+table of a whole run. Exit code 1 when a line was lost or doubled, or when a worker took other memory or made
+other lanes than was said beforehand.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.support.medusaq_up import Failed, Running
 LINES, MAX_TOKENS = 64, 24  # of a batch
 WITHIN = 0.10  # of the expected memory
 LEFT_OF_CONTEXT = 256  # tokens of the longest request that are not prompt
-KV_CELLS = 8192
+SHAPES, FORMAT, KV_CELLS = [PRESETS["3B"], PRESETS["7B"]], "q4_k_m", 8192
 WAIT_S = 3600.0
 COLUMNS = ("model", "what", "found")
 Row = tuple[str, str, bool]  # what, what was found, whether it is right
@@ -40,11 +41,16 @@ Row = tuple[str, str, bool]  # what, what was found, whether it is right
 def one_model(stack: Stack, model: Path, kv_cells: int) -> Iterator[Row]:
     """What is done with a model, in this order. Raises Failed."""
     said = stack.doctor(model)
+    nothing = (False, "says nothing")
     for check in ("memory", "lanes"):
-        fine, found = said[check]
+        fine, found = said.get(check, nothing)
         yield f"`medusaq doctor`, {check}", found, fine
     with stack.up([model]) as running, Client(running.url) as client:
         yield "`medusaq up` takes prompts after", _seconds(running.ready_s), True
+        lanes = stack.lanes()
+        expected = said.get("lanes", nothing)[1]
+        right = expected.startswith(f"{lanes}; " if lanes else "too little memory")
+        yield "lanes of the worker", lanes or "none", right
         times = [_first_token_s(client) for _ in range(3)]
         yield "first token of the first requests", ", ".join(_seconds(each) for each in times), True
         yield _killed(running, client)
@@ -140,8 +146,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--made", type=folder, help="an existing folder, to keep the models in")
-    parser.add_argument("--shapes", nargs="+", type=parse_shape, default=[PRESETS["3B"], PRESETS["7B"]])
-    parser.add_argument("--format", choices=list(FORMATS), default="q4_k_m")
+    parser.add_argument("--shapes", nargs="+", type=parse_shape, default=SHAPES)
+    parser.add_argument("--format", choices=list(FORMATS), default=FORMAT)
     parser.add_argument("--kv-cells", type=positive, default=KV_CELLS, help="tokens of the longest request")
     add_record(parser)
     options = parser.parse_args()
@@ -170,7 +176,8 @@ def main() -> int:
             return 1
     wrong = [f"{name}: {what}: {found}" for name, (what, found, right) in rows if not right]
     print()
-    with report.table("large-model", *COLUMNS, keep=not wrong) as table:
+    every = options.shapes == SHAPES and (options.format, options.kv_cells) == (FORMAT, KV_CELLS)
+    with report.table("large-model", *COLUMNS, keep=every and not wrong) as table:
         for name, (what, found, _) in rows:
             table.row(name, what, found)
     for each in wrong:

@@ -28,6 +28,7 @@ from tasks.base.settings import Settings
 settings = Settings(_env_file=None)
 print(*(model.needed.total for model in served_models(sys.argv[1:], settings)))
 """
+LANES = re.compile(r"(\d+) lanes of (\d+) tokens")  # in a worker's log
 MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+)", re.MULTILINE)  # its number: of a file, or 0
 
 
@@ -127,6 +128,12 @@ class Stack:
             stop_s=STOP_S,
         ) as running:
             yield running
+
+    def lanes(self) -> str:
+        """Those that the last worker made, as `medusaq doctor` says it; empty without any."""
+        logs = sorted(self._folder.rglob("worker*.log"), key=lambda log: log.stat().st_mtime)
+        found = [made for log in logs for made in LANES.findall(log.read_text(encoding="utf-8"))]
+        return "{} of {} tokens".format(*found[-1]) if found else ""
 
     def tail(self) -> str:
         return tail(self._log)

@@ -28,6 +28,8 @@ Row = tuple[str, ...]
 def main() -> int:
     options = _arguments()
     version = project()["version"]
+    # Before all trials: it names the commit that is built.
+    report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
     with tempfile.TemporaryDirectory(prefix="medusaq-release-") as temporary:
         folder = options.keep or Path(temporary)
         archives = build(folder)
@@ -44,7 +46,6 @@ def main() -> int:
             f"{path.name} has {path.stat().st_size / 1e6:.1f} MB"
             for path in (archives.source, archives.wheel)
         ]
-    report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
     print()
     with report.table("release", *HEAD, keep=not failures and not options.extra) as table:
         for row in rows:
@@ -107,8 +108,8 @@ def _version_of(python: Path) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
-    parser.add_argument("--python", type=Path, action="append", help="an interpreter; may be repeated")
-    parser.add_argument("--extra", action="append", choices=_extras(), help="only this; may be repeated")
+    parser.add_argument("--python", type=Path, nargs="+", help="interpreters (default: this one)")
+    parser.add_argument("--extra", nargs="+", choices=_extras(), help="only these")
     parser.add_argument(
         "--keep", type=Path, help="a new folder for the archives, the logs, and environments that failed"
     )

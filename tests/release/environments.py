@@ -96,8 +96,12 @@ class Environment:
         program, *words = TOOLS[tool]
         command = [str(self.bin(program)), *words, "--python", str(python), requirement]
         self.run(command, INSTALL_TIMEOUT_S)
-        [self._made_by_tool] = (self._folder / "tools").rglob("medusaq/pyvenv.cfg")
-        return time.monotonic() - began
+        seconds = time.monotonic() - began
+        made = [*(self._folder / "tools").rglob("medusaq/pyvenv.cfg")]
+        if len(made) != 1:
+            raise Failed(f"{tool} made {len(made)} environments")
+        [self._made_by_tool] = made
+        return seconds
 
     def bin(self, name: str) -> Path:
         if self._made_by_tool and name != "python":
@@ -185,7 +189,7 @@ def attempt(trial: Trial, wheel: Path, version: str, environment: Environment) -
         command = [str(environment.bin("medusaq")), "submit", "Say hello.", "--wait", "--max-tokens", "8"]
         said = environment.run([*command, "--url", running.url])
         environment.run([str(environment.bin("python")), "-c", CLIENT, running.url])
-    return Result(packages, install_s, running.ready_s, said.splitlines()[0])
+    return Result(packages, install_s, running.ready_s, said.partition("\n")[0])
 
 
 def _missing(environment: Environment) -> str:
