@@ -53,7 +53,7 @@ chaos: install ## every fault under load, in about 25 minutes; the table of docs
 	@$(BIN)/python -m tests.chaos --record $(CHAOS)
 	@$(BIN)/python -m docs.measured
 
-machines: install ## hosts that fail under load, as root, in about 20 minutes; the table of docs/explanation/machines.md
+machines: install ## hosts that fail under load, as root, in a quarter of an hour; the table of docs/explanation/machines.md
 	@$(BIN)/python -m tests.machines --record $(MACHINES)
 	@$(BIN)/python -m docs.measured
 

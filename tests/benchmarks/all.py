@@ -50,6 +50,9 @@ TAKES = {  # module -> options that are handed on
     "tests.benchmarks.drafting.trained": ("answers",),
     "tests.benchmarks.inference.spinning": ("rounds",),
     "tests.chaos": ("strikes", "minutes"),
+    "tests.containers": ("previous", "mirror"),
+    "tests.large_model": ("made",),
+    "tests.release": ("python",),
     "tests.chaos.hostile": ("pairs", "seconds"),
 }
 HELP = {
@@ -58,9 +61,9 @@ HELP = {
     "batched-bench": "a llama-batched-bench binary",
     "imatrix": "a llama-imatrix binary",
     "against": "an earlier checkout, for `lanes`",
-    "answers": "collections of `medusaq train-heads`",
+    "answers": "folders of answers that `medusaq train-heads` collected",
 }
-SEVERAL = ("answers", "shapes", "large-formats", "requests", "times")
+SEVERAL = ("answers", "shapes", "large-formats", "requests", "times", "python")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,14 @@ PARTS = {
     "fleet-bulk": Part("tests.benchmarks.fleet.bulk"),
     "chaos": Part("tests.chaos"),
     "hostile-keys": Part("tests.chaos.hostile"),
+    "machines": Part("tests.machines"),
+    "containers": Part("tests.containers"),
+    "large-model": Part("tests.large_model"),
+    "release": Part("tests.release"),
 }
-LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT  # unless --only names them: they take hours
+# Unless --only names them: they take hours, or need root or Docker.
+OF_SYSTEMS = {"machines", "containers", "large-model", "release"}
+LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | OF_SYSTEMS
 
 
 def command(part: Part, given: Mapping[str, list[str]], model: Path, record: Path | None) -> list[str]:

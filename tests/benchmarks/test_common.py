@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.measured.figures import read
 from tests.benchmarks import all as every
 from tests.benchmarks.all import PARTS, Part
 from tests.benchmarks.common import Throughput, default_model, load_spec_bench, thin_end
@@ -66,6 +67,11 @@ def test_a_part_gets_the_options_that_it_has(tmp_path: Path) -> None:
     assert words("trained") == ["--answers", "part-0", "part-1", *recorded]
     assert words("lookup-simulation") == ["--limit", "2", "--model", str(model), *recorded]
     assert every.command(PARTS["guesses"], given, model, None)[3:] == []
+
+
+def test_every_table_comes_from_a_part() -> None:
+    modules = {table.command.split()[2] for table in read()}
+    assert modules <= {part.module for part in PARTS.values()}
 
 
 def test_a_part_that_fails_or_lacks_a_program_keeps_no_other_from_being_measured(

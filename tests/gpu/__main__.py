@@ -2,8 +2,8 @@
 
     python -m tests.gpu [--only calls exact ...] [--limit SECONDS] [--large] [--write FILE] [--without-gpu]
 
-Items of the packaged model are left out on a device that is too slow for them, unless --large or --only asks
-for them.
+Most items of the packaged model are left out on a device that is too slow for them, unless --large or --only
+asks for them.
 --write puts the page between the lines `<!-- gpu -->` and `<!-- /gpu -->` of a document. Exit code 1 when a
 test differs or a process died.
 """
