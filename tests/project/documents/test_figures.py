@@ -35,7 +35,6 @@ AWAITED = {
     "tables",
     "weights",
     "whitespace",
-    "widened-7b",
 }
 RECORDED = re.compile(r"\.table\(\s*f?\"([\w-]+)\"")
 NAMED = re.compile(r"^(?:NAME|name) = \"([\w-]+)\"", re.MULTILINE)
