@@ -9,6 +9,7 @@ from collections.abc import Callable
 import typer
 
 from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, Interrupted, exit_code_of
+from cli.base.installing import OF_WORKER, to_install
 from cli.base.plain_help import App
 from cli.commands.batch import batches
 from cli.commands.bench import bench
@@ -107,6 +108,10 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that is not ours
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"error: {where}{error.strerror or str(error) or type(error).__name__}", EXIT_FAILURE)
+    except ModuleNotFoundError as error:
+        if error.name not in OF_WORKER:
+            raise
+        _fail(f"error: this command needs {error.name}: {to_install('worker,local')}", EXIT_FAILURE)
     except Exception as error:
         from tasks.base.errors import SettingsError
 

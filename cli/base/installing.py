@@ -6,6 +6,8 @@ import os
 import shutil
 
 PREBUILT = "https://abetlen.github.io/llama-cpp-python/whl/cpu"
+# What the engine imports, so that a base install lacks it.
+OF_WORKER = {"llama_cpp", "llguidance", "numpy", "psutil"}
 COMPILERS = ("c++", "g++", "clang++")
 
 

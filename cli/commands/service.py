@@ -169,7 +169,9 @@ def _within_memory(
 
     if len(asked) == 1 and memory is None:
         return (), 0
-    budget, warning = memory_budget.budget_of(memory, memory_budget.machine_memory())
+    from engine.host.system_memory import look_at_memory
+
+    budget, warning = memory_budget.budget_of(memory, look_at_memory())
     if warning is not None:
         _say(warning)
     models = memory_budget.served_models(asked, settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from cli.base.errors import BadInput, CliError
+from cli.base.errors import BadInput
 from cli.base.units import size
 from tasks.base.settings import Settings
 
@@ -41,15 +40,6 @@ def parse_size(text: str, what: str) -> int:
     if count <= 0:
         raise BadInput(f"{what}: no model runs in {text.strip()}; say 6GB or 512MiB, or leave it out")
     return count
-
-
-def machine_memory() -> Memory:
-    """The memory of this machine. Raises CliError without psutil."""
-    if importlib.util.find_spec("psutil") is None:
-        raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
-    from engine.host.system_memory import look_at_memory
-
-    return look_at_memory()
 
 
 def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:

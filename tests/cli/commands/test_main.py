@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from cli.main import app
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.support.servers import free_port
+from tests.support.workers import ROOT
 
 COMMANDS = [
     "run",
@@ -225,3 +228,22 @@ def test_refusals_are_one_line(in_process: InProcessCli, gateway: str) -> None:
     failed = in_process("submit", "so far fail=odd", "--wait")
     assert failed.returncode == 1
     assert failed.stderr.endswith("failed: odd: as the script says\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [
+        ("numpy", ["models", "list"]),
+        ("psutil", ["models", "recommend"]),
+        ("psutil", ["up", "--memory", "6GB"]),
+    ],
+)
+def test_what_a_base_install_lacks_is_named_in_one_line(missing: str, arguments: list[str]) -> None:
+    program = "import sys; sys.modules[sys.argv.pop(1)] = None; from cli.main import main; main()"
+    command = [sys.executable, "-c", program, missing, *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(
+        f"error: this command needs {missing}: pip install 'medusaq[worker,local]'"
+    )
+    assert ended.stderr.count("\n") == 1
