@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +114,10 @@ class Stack:
             raise Failed(f"exit code {done.returncode}\n{tail(done.stderr)}")
         return done.stdout
 
-    @contextmanager
-    def up(self, models: Sequence[Path], *options: str) -> Iterator[Running]:
+    def up(self, models: Sequence[Path], *options: str) -> AbstractContextManager[Running]:
         """Raises Failed if it does not start, or does not end in order."""
         words = ["--no-flower", *options, *(word for model in models for word in ("--model", str(model)))]
-        with medusaq_up(
+        return medusaq_up(
             [sys.executable, "-m", "cli"],
             free_port(),
             words,
@@ -126,8 +125,7 @@ class Stack:
             env=self._env,
             ready_s=READY_S,
             stop_s=STOP_S,
-        ) as running:
-            yield running
+        )
 
     def lanes(self) -> str:
         """Those that the last worker made, as `medusaq doctor` says it; empty without any."""

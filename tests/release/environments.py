@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,10 +139,9 @@ class Environment:
             raise Failed(f"{shown}: exit code {done.returncode}\n{tail(done.stdout)}")
         return done.stdout
 
-    @contextlib.contextmanager
-    def up(self) -> Iterator[Running]:
+    def up(self) -> AbstractContextManager[Running]:
         """A running `medusaq up`."""
-        with medusaq_up(
+        return medusaq_up(
             [str(self.bin("medusaq"))],
             free_port(),
             ["--flower-port", str(free_port())],
@@ -150,8 +149,7 @@ class Environment:
             env=self._env(),
             ready_s=READY_TIMEOUT_S,
             stop_s=STOP_TIMEOUT_S,
-        ) as running:
-            yield running
+        )
 
     def _env(self, command: Sequence[str] = ()) -> Mapping[str, str]:
         """Nothing of the environment that this runs in. Installers keep caches: of compiled wheels."""

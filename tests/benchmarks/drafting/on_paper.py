@@ -139,7 +139,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         )
         if acceptance.first and acceptance.measured:
             table.note(
-                f"Measured on answers held out from training: the first guess is right "
+                "Measured on answers held out from training: the first guess is right "
                 f"{acceptance.first:.2f} of the time, a chain of all heads emits {acceptance.measured:.2f} "
                 "tokens a step."
             )
