@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,11 +68,13 @@ def build() -> Iterator[Finding]:
         yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
     else:
         built, *gpus = ended.stdout.splitlines()
-        yield compared(built, _processor_flags())
+        from engine.host.processor import flags
+
+        yield compared(built, flags())
         yield from (ok("gpu", gpu) for gpu in gpus if gpu)
 
 
-def compared(built: str, processor: set[str]) -> Finding:
+def compared(built: str, processor: Set[str]) -> Finding:
     """Compare the build info with the processor's flags, which are empty if unknown."""
     used = set(re.findall(r"(\w+) = 1", built))
     version = built.split(maxsplit=1)[0]
@@ -82,15 +84,6 @@ def compared(built: str, processor: set[str]) -> Finding:
         return warn("llama.cpp", what, REBUILD)
     shown = ", ".join(name for name in FEATURES if name in used) or "no vector instructions"
     return ok("llama.cpp", f"{version}, built for {shown}")
-
-
-def _processor_flags() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return set()
-    match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return set(match[1].split()) if match else set()
 
 
 def model(settings: Settings) -> Iterator[Finding]:
@@ -164,7 +157,7 @@ def _heads(
 ) -> Iterator[Finding]:
     """Load the heads. named: those registered with the model."""
     from engine import HeadsLoadError
-    from engine.llama.context import usable_cores
+    from engine.host.processor import usable_cores
     from engine.medusa.loader import load_heads
     from engine.medusa.model_rows import ModelRows
     from engine.speculative.setup import shipped_heads

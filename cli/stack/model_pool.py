@@ -200,7 +200,7 @@ def pool_of(
 
     The cores are divided among the models that run together, since engines on shared cores slow each other.
     """
-    from engine.llama.context import usable_cores
+    from engine.host.processor import usable_cores
     from engine.tools.failing_engine import FACTORY, REASON
 
     together = max_concurrent([model.needed.total for model in models], budget)

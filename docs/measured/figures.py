@@ -49,9 +49,12 @@ def read(path: Path = FIGURES) -> list[Table]:
 
 
 def record(table: Table, path: Path = FIGURES) -> None:
-    """Put it in the place of an earlier one of the same processor, or after those of other processors."""
-    same = (table.name, table.processor)
-    tables = [table if (old.name, old.processor) == same else old for old in read(path)]
+    """Put it in the place of an earlier one of the same processor, or after those of other processors.
+
+    An earlier table whose processor has no family and model is of any with its name and instructions.
+    """
+    same = {table.processor, table.processor.partition(", family ")[0]}
+    tables = [table if old.name == table.name and old.processor in same else old for old in read(path)]
     tables += [] if table in tables else [table]
     tables.sort(key=lambda each: each.name)
     lines = ",\n".join(_json(asdict(each), 0) for each in tables)

@@ -10,13 +10,13 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 from common.atomic_write import atomic_write
 from engine.base.errors import ModelLoadError
+from engine.host.processor import processor, usable_cores
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +94,4 @@ def identity(path: str) -> str:
 
 def machine() -> str:
     """What speed depends on beside the model and its devices: processor, cores of this process."""
-    names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
-    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
+    return f"{processor()}, {usable_cores()} cores"

@@ -2,6 +2,5 @@
 
 In: tokens, positions, sequence ids.
 Out: logits, hidden states and KV cache operations.
-Public: model.Model, model.Tokens, model.default_model_path, model.read_shape, context.usable_cores,
-context.Context.
+Public: model.Model, model.Tokens, model.default_model_path, model.read_shape, context.Context.
 """

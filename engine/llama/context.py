@@ -6,7 +6,6 @@ Rows go in as numpy arrays, logits come out as a numpy view. Nothing here knows 
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import EngineError, ModelLoadError
+from engine.host.processor import usable_cores
 from engine.llama.model import Model, Tokens, first_log_line
 from engine.llama.saved_cells import SavedCells
 
@@ -26,11 +26,6 @@ Hidden = NDArray[np.float32]
 CELL_PADDING = 256  # llama.cpp rounds the cache up to this many cells
 NO_SLOT = 1  # status of llama_decode: no free cells
 KV_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32}
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def padded(cells: int) -> int:

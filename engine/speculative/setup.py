@@ -12,7 +12,7 @@ from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.host.idle_time import Piece
 from engine.host.measurement_cache import machine
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.llama.model import Model, build
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads

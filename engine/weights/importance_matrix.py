@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import ImportanceError, ModelLoadError
-from engine.llama.context import DecodeError, usable_cores
+from engine.host.processor import usable_cores
+from engine.llama.context import DecodeError
 from engine.llama.ggml_tensors import GgmlTensor, name_of, numbers_of, operations
 from engine.llama.model import Model, Tokens, first_log_line, read_shape
 from engine.weights.quantise import tensor_shapes

@@ -19,7 +19,7 @@ import numpy as np
 
 from common.atomic_write import atomic_path
 from engine.base.errors import ModelLoadError
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.llama.model import _collect_log, check_file
 from engine.weights.formats import (
     FORMATS,

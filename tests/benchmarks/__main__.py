@@ -25,6 +25,7 @@ from docs.measured import cells as cells_chart
 from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
+from engine.host.processor import processor, usable_cores
 from engine.weights.format_selection import unpacked
 from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
@@ -44,7 +45,6 @@ from tests.benchmarks.inference import engine, formats, long_prompts, schemas, s
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
-from tests.support.measuring.machine import cores, processor
 from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command, spread
 
 PAIRS = 5
@@ -58,7 +58,7 @@ SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
 def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     options = _options()
-    print(f"{processor()}, {cores()} cores; {options.model.name}\n")
+    print(f"{processor()}, {usable_cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
         if name not in options.only:
             continue

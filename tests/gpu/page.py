@@ -12,9 +12,10 @@ from datetime import date
 
 import llama_cpp
 
+from engine.host.processor import processor
 from engine.llama.devices import devices
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring.revision import commit
 
 DRIVERS = (
     (["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], r"(\S+)", "NVIDIA {}"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from engine import EngineError, ModelLoadError
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from training.base.errors import CollectionError, TrainingError
 from training.base.progress import Display
 from training.collection.collect import CollectOptions, collect

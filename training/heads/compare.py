@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from engine import EngineError
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import ModelRows

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.llama.model import Model
 from engine.medusa.calibration import RANKS
 from engine.medusa.loader import check_runtime, load_heads

@@ -10,9 +10,9 @@ import os
 import subprocess
 from pathlib import Path
 
+from engine.host.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
-from tests.support.measuring.machine import cores
 
 # As the engine computes: a stream for each request, flash attention, an F16 cache.
 LIKE_OURS = ["--no-kv-unified", "--flash-attn", "on", "--cache-type-k", "f16", "--cache-type-v", "f16"]
@@ -24,7 +24,7 @@ def step_ms(tool: Path, model: Path, requests: int, cells: int, steps: int, stre
 
     stream_cells: size of each stream. The prompt is computed once and copied. Raises ToolFailed.
     """
-    threads = str(cores())
+    threads = str(usable_cores())
     command = [str(tool), "--model", str(model), "-c", str(requests * stream_cells), *LIKE_OURS]
     command += ["-t", threads, "-tb", threads, "--output-format", "jsonl", "-pps"]
     command += ["-npp", str(cells - steps), "-ntg", str(steps), "-npl", str(requests)]

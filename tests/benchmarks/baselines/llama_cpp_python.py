@@ -13,10 +13,10 @@ from typing import Any
 
 from llama_cpp import Llama
 
+from engine.host.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
 from tests.benchmarks.common import Throughput, ToolFailed
-from tests.support.measuring.machine import cores
 from tests.support.workers import ROOT
 
 
@@ -44,8 +44,8 @@ def _measure(model: str, prompts: list[str], max_tokens: int) -> Throughput:
         model,
         n_ctx=common.context_needed(Path(model), prompts, max_tokens),
         # Left alone, the library decodes on half the cores: an unfair baseline.
-        n_threads=cores(),
-        n_threads_batch=cores(),
+        n_threads=usable_cores(),
+        n_threads_batch=usable_cores(),
         verbose=False,
     )
     try:

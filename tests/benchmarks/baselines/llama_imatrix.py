@@ -13,10 +13,10 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
+from engine.host.processor import usable_cores
 from engine.weights.importance_matrix import CHUNK
 from engine.weights.quantise import Importance
 from tests.benchmarks import common
-from tests.support.measuring.machine import cores
 
 SUMS, COUNTS = ".in_sum2", ".counts"  # after each matrix's name, in the tool's file
 
@@ -25,7 +25,7 @@ def of_llama_cpp(tool: Path, model: str, text: Path) -> dict[str, NDArray[np.flo
     """Matrix name -> its columns' importance, of experts in one array. Raises ToolFailed."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/imatrix.gguf"
-        command = [tool, "-m", model, "-f", text, "-o", out, "-c", str(CHUNK), "-t", str(cores())]
+        command = [tool, "-m", model, "-f", text, "-o", out, "-c", str(CHUNK), "-t", str(usable_cores())]
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
         if ended.returncode != 0 or not Path(out).is_file():
             said = common.last_words(ended.stdout)

@@ -19,9 +19,9 @@ from typing import IO
 
 import httpx
 
+from engine.host.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.common import Throughput
-from tests.support.measuring.machine import cores
 
 START_LIMIT_S = 120.0  # loading a large model from a cold disk
 STOP_LIMIT_S = 10.0  # then it is killed
@@ -63,7 +63,7 @@ def running(
         "-c",
         str(slots * context),
         "-t",
-        str(cores()),
+        str(usable_cores()),
         "--no-webui",
         *options,
     ]

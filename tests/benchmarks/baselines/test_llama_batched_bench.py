@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.host.processor import usable_cores
 from tests.benchmarks.baselines.llama_batched_bench import step_ms
 from tests.benchmarks.common import ToolFailed
-from tests.support.measuring.machine import cores
 from tests.support.workers import ROOT
 
 # As the tool prints them, around the lines of its log.
@@ -35,7 +35,7 @@ def test_the_line_that_was_asked_for_gives_the_mean_of_its_steps(tmp_path: Path)
     assert step_ms(prints, tmp_path / "m.gguf", 2, 100, 16, 2048) == pytest.approx(25.0)
     asked = (tmp_path / "asked").read_text().split()
     options = dict(pairwise(asked))
-    assert (options["-c"], options["-t"]) == ("4096", str(cores()))
+    assert (options["-c"], options["-t"]) == ("4096", str(usable_cores()))
 
 
 @pytest.mark.parametrize(

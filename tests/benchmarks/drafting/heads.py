@@ -28,7 +28,7 @@ from engine.base.request import Request, SamplingParams
 from engine.core.layouts import Layout
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads, HeadSource

@@ -12,8 +12,8 @@ from statistics import median
 
 from engine.base.config import AS_SHIPPED, BF16
 from tests.benchmarks.common import ToolFailed, last_words
-from tests.support.measuring.machine import commit
 from tests.support.measuring.report import Report, Rows, spread
+from tests.support.measuring.revision import commit
 from tests.support.workers import ROOT
 
 SCRIPT = Path(__file__).with_name("bulk.py")

@@ -23,9 +23,9 @@ from rich.progress import track
 
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.core.engine import Engine
+from engine.host.processor import usable_cores
 from tests.benchmarks.common import SLOTS, default_model
 from tests.engine.helpers.drive import opened
-from tests.support.measuring.machine import cores
 from tests.support.measuring.report import Report, add_record, shown_command
 
 SPINS = (100, 1000, 10_000, 300_000)  # the last is OpenMP's default
@@ -37,7 +37,7 @@ CASES = {
     f"{SLOTS} requests": (1, SLOTS, 0, False),
     f"{SLOTS} requests beside a busy process": (1, SLOTS, 0, True),
     f"two engines, {SLOTS} requests each": (2, SLOTS, 0, False),
-    "the same with half of the threads each": (2, SLOTS, max(1, cores() // 2), False),
+    "the same with half of the threads each": (2, SLOTS, max(1, usable_cores() // 2), False),
 }
 
 

@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from safetensors.torch import save_file
 
 from engine.core.sequence import SequenceState
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.weights.quantise import requantise

@@ -21,8 +21,8 @@ from tests.benchmarks.common import ToolFailed, last_words
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.process_usage import MB, Watch
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, whole_stack
-from tests.support.measuring.machine import commit
 from tests.support.measuring.report import Report, spread
+from tests.support.measuring.revision import commit
 from tests.support.workers import ROOT
 
 PROMPT = "x" * 200  # the answer repeats it

@@ -14,10 +14,10 @@ from typing import Any
 
 from engine import EngineConfig
 from engine.base.config import AS_SHIPPED, AUTO
+from engine.host.processor import usable_cores
 from tests.benchmarks.common import SLOTS, Throughput
 from tests.benchmarks.inference import engine
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, running_stack
-from tests.support.measuring.machine import cores
 from tests.support.measuring.report import Report, spread
 from tests.support.workers import ROOT
 
@@ -65,7 +65,7 @@ def _beside_engine(
 ) -> tuple[list[float], list[float]]:
     """Tokens/s of batches, and of engines alone."""
     whole, alone = list[float](), list[float]()
-    threads = max(1, cores() // workers)
+    threads = max(1, usable_cores() // workers)
     for _ in range(pairs):
         with multiprocessing.Manager() as manager, ProcessPoolExecutor(workers, SPAWN) as pool:
             config = EngineConfig(model=str(model), slots=SLOTS, threads=threads, weights=AS_SHIPPED)

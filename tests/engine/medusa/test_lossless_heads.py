@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from engine import Completion, Decoding, Request
 from engine.core.engine import Engine
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.medusa.model_rows import ModelRows

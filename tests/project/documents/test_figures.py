@@ -162,3 +162,15 @@ def test_a_new_run_takes_the_place_of_that_of_the_same_processor(tmp_path: Path)
         record(table, path)
     assert read(path) == [first, again, SECOND]
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_a_processor_is_told_from_another_of_its_name_by_family_and_model(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    unknown, first, second = (
+        replace(TABLE, processor=f"Virtual (AVX2){kind}")
+        for kind in ("", ", family 25 model 17", ", family 26 model 2")
+    )
+    other = replace(TABLE, processor="Virtual (AVX-512)")
+    for table in (unknown, other, first, second):
+        record(table, path)
+    assert read(path) == [first, other, second]

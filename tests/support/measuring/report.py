@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from docs.measured.figures import FIGURES, Table, record
-from tests.support.measuring.machine import commit, cores, processor
+from engine.host.processor import processor, usable_cores
+from tests.support.measuring.revision import commit
 
 SCRIPTED_ENGINE = "a scripted engine"  # in the place of a model
 FIRST, OTHERS = 34, 10  # characters of a column at least
@@ -65,7 +66,7 @@ class Report:
         table = Table(
             name=name,
             processor=processor(),
-            cores=cores(),
+            cores=usable_cores(),
             date=datetime.now(UTC).date().isoformat(),
             commit=self._code,
             model=self._model if model is None else model,

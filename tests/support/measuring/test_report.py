@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from docs.measured.figures import read
-from tests.support.measuring.machine import commit, cores, processor
+from engine.host.processor import processor, usable_cores
 from tests.support.measuring.report import Report, shown_command, spread
+from tests.support.measuring.revision import commit
 
 
 def test_a_table_is_recorded_with_its_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +25,7 @@ def test_a_table_is_recorded_with_its_origin(tmp_path: Path, capsys: pytest.Capt
     [found] = read(tmp_path / "figures.json")
     assert (found.columns, found.rows) == (["system", "tokens/s"], [["ours", "2.0 (1.0 to 3.0)"]])
     assert (found.notes, found.data, found.model) == (["Three runs."], {"runs": [1.0, 2.0]}, "model.gguf")
-    assert (found.command, found.processor, found.cores) == ("python -m x", processor(), cores())
+    assert (found.command, found.processor, found.cores) == ("python -m x", processor(), usable_cores())
     assert found.commit == commit()
 
 

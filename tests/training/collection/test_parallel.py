@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from engine import ModelLoadError
-from engine.llama.context import usable_cores
+from engine.host.processor import usable_cores
 from tests.support.tuned import constants, tune
 from tests.training.conftest import options
 from training.base.errors import CollectionError

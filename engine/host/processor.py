@@ -1,0 +1,47 @@
+"""The processor of this machine, as Linux describes it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+# The most that llama.cpp can use of these decides how fast it is; as the flags of /proc/cpuinfo.
+EXTENSIONS = {
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 BF16",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512f": "AVX-512",
+    "avx_vnni": "AVX-VNNI",
+    "avx2": "AVX2",
+}
+
+
+def processor() -> str:
+    """Name, widest vector instructions, family and model: hypervisors give different processors one name."""
+    fields = _fields()
+    known = flags()
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    widest = next((f" ({instructions})" for flag, instructions in EXTENSIONS.items() if flag in known), "")
+    kind = f", family {fields['cpu family']} model {fields['model']}" if "cpu family" in fields else ""
+    return name + widest + kind
+
+
+def flags() -> frozenset[str]:
+    """Instructions that it has, as Linux names them; empty where they are unknown."""
+    return frozenset(_fields().get("flags", "").split())
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _fields() -> dict[str, str]:
+    """Of the last core; empty where Linux tells nothing."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
