@@ -105,11 +105,7 @@ def model(settings: Settings) -> Iterator[Finding]:
         return
     weights = Path(path).stat().st_size
     yield ok("model", f"{Path(path).name}, {shape.architecture}, {size(weights)}")
-    if settings.kv_cells > shape.trained_context * settings.slots:
-        what = f"{settings.kv_cells} KV cells are more than {settings.slots} slots can fill"
-        yield warn(
-            "kv cells", what, f"{shape.trained_context * settings.slots} are enough for MEDUSAQ_KV_CELLS"
-        )
+    yield context(settings.kv_cells, settings.slots, shape.trained_context)
     yield from _heads(settings, chosen.heads, path, shape.width, shape.vocab_size)
     if settings.weights == FOR_THIS_MACHINE:
         found = _weights(path)
@@ -186,6 +182,17 @@ def _heads(
             yield fail("heads", error.message, mend)
         return
     yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them, run by ONNX Runtime ({loaded.provider})")
+
+
+def context(kv_cells: int, slots: int, trained: int) -> Finding:
+    """How long a request may be. trained: tokens that the model was trained for."""
+    what = f"requests of up to {min(kv_cells, trained)} tokens, prompt and answer together"
+    if kv_cells > trained * slots:
+        what += f"; {slots} slots cannot fill {kv_cells} KV cells"
+        return warn("context", what, f"{trained * slots} are enough for MEDUSAQ_KV_CELLS")
+    if kv_cells < trained:
+        what += f"; the model was trained for {trained}, which as many MEDUSAQ_KV_CELLS would allow"
+    return ok("context", what)
 
 
 def lanes(config: EngineConfig, shape: Shape, whole: int) -> Finding:

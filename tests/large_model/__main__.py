@@ -11,6 +11,7 @@ other lanes than was said beforehand.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ from tests.support.medusaq_up import Failed, Running
 
 LINES, MAX_TOKENS = 64, 24  # of a batch
 WITHIN = 0.10  # of the expected memory
+LONGEST = re.compile(r"up to (\d+) tokens")  # what `medusaq doctor` says of the context
 LEFT_OF_CONTEXT = 256  # tokens of the longest request that are not prompt
 SHAPES, FORMAT, KV_CELLS = [PRESETS["3B"], PRESETS["7B"]], "q4_k_m", 8192
 WAIT_S = 3600.0
@@ -38,11 +40,11 @@ COLUMNS = ("model", "what", "found")
 Row = tuple[str, str, bool]  # what, what was found, whether it is right
 
 
-def one_model(stack: Stack, model: Path, kv_cells: int) -> Iterator[Row]:
+def one_model(stack: Stack, model: Path) -> Iterator[Row]:
     """What is done with a model, in this order. Raises Failed."""
     said = stack.doctor(model)
     nothing = (False, "says nothing")
-    for check in ("memory", "lanes"):
+    for check in ("memory", "context", "lanes"):
         fine, found = said.get(check, nothing)
         yield f"`medusaq doctor`, {check}", found, fine
     with stack.up([model]) as running, Client(running.url) as client:
@@ -57,7 +59,8 @@ def one_model(stack: Stack, model: Path, kv_cells: int) -> Iterator[Row]:
         worker = model_worker(running)
         worker.forget_what_was_read()
         yield _batch(client)
-        yield _longest(client, kv_cells)
+        if longest := LONGEST.search(said.get("context", nothing)[1]):
+            yield _longest(client, int(longest[1]))
         yield _memory(worker, stack, model)
 
 
@@ -121,12 +124,13 @@ def _killed(running: Running, client: Client) -> Row:
     return f"kill -9 of the worker after {now.completed} of {LINES} lines", found, right
 
 
-def _longest(client: Client, kv_cells: int) -> Row:
+def _longest(client: Client, context: int) -> Row:
+    """A prompt that leaves little of the context."""
     began = time.monotonic()
-    prompt = "salt " * (kv_cells - LEFT_OF_CONTEXT)
+    prompt = "salt " * (context - LEFT_OF_CONTEXT)
     job = client.wait(client.submit(prompt, max_tokens=8, temperature=0), WAIT_S)
     took = time.monotonic() - began
-    right = job.prompt_tokens > kv_cells - 2 * LEFT_OF_CONTEXT and job.completion_tokens > 0
+    right = job.prompt_tokens > context - 2 * LEFT_OF_CONTEXT and job.completion_tokens > 0
     return f"a prompt of {job.prompt_tokens:,} tokens", f"answered after {_seconds(took)}", right
 
 
@@ -165,7 +169,7 @@ def main() -> int:
         try:
             models = [made(small, place, shape, options.format) for shape in options.shapes]
             for shape, model in zip(options.shapes, models, strict=True):
-                carry_out(f"{shape}, {options.format}", one_model(stack, model, options.kv_cells))
+                carry_out(f"{shape}, {options.format}", one_model(stack, model))
             if len(models) > 1:
                 carry_out("both", two_models(stack, models))
         except (CannotWiden, EngineError, Failed, OSError) as error:

@@ -135,7 +135,24 @@ def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(tmp_path: Path) -
     found = of_model(speculation=True, heads=str(heads), kv_cells=10**9)
     assert "heads.safetensors" in only(found, "heads", Grade.FAIL).what
     assert "MEDUSAQ_KV_CELLS" in only(found, "memory", Grade.FAIL).mend
-    assert only(found, "kv cells", Grade.WARN)
+    assert only(found, "context", Grade.WARN)
+
+
+@pytest.mark.parametrize(
+    ("cells", "trained", "longest", "beside", "grade"),
+    [
+        (8192, 8192, 8192, "together", Grade.OK),
+        (8192, 131_072, 8192, "the model was trained for 131072", Grade.OK),
+        (8192, 4096, 4096, "together", Grade.OK),
+        (8193, 2048, 2048, "4 slots cannot fill 8193 KV cells", Grade.WARN),
+    ],
+)
+def test_how_long_a_request_may_be(cells: int, trained: int, longest: int, beside: str, grade: Grade) -> None:
+    found = engine.context(cells, 4, trained)
+    assert found.grade is grade
+    assert found.what.startswith(f"requests of up to {longest} tokens, prompt and answer")
+    assert beside in found.what
+    assert bool(found.mend) is (grade is Grade.WARN)
 
 
 def test_a_build_without_what_the_processor_has() -> None:
