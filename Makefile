@@ -57,7 +57,7 @@ machines: install ## hosts that fail under load, as root, in a quarter of an hou
 	@$(BIN)/python -m tests.machines --record $(MACHINES)
 	@$(BIN)/python -m docs.measured
 
-containers: install ## the images and Compose on a Docker Engine, in about an hour; the tables of docs/explanation/containers.md
+containers: install ## the images and Compose on a Docker Engine, in 20 to 60 minutes; the tables of docs/explanation/containers.md
 	@$(BIN)/python -m tests.containers --record $(CONTAINERS)
 	@$(BIN)/python -m docs.measured
 

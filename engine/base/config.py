@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFAULT_SLOTS = 16  # requests decoded together; beyond this two cores gain nothing per row
+DEFAULT_SLOTS = 16  # requests decoded together; beyond this two cores gain little per row
 DEFAULT_KV_CELLS = 8192  # tokens held for all requests together; 16 slots of 512, or fewer longer ones
 # An idle engine waits so long for more requests: too short to notice, long enough to batch a burst.
 DEFAULT_BATCH_WINDOW_MS = 10.0

@@ -147,14 +147,16 @@ class Settings(BaseSettings):
         "auto",
         pattern=r"^(auto|as_shipped|bf16|for_this_machine)$",
         description="Number format in which weights are computed: `as_shipped` in the file, `bf16` "
-        "(unpacked), `auto` (the faster of both, measured), or `for_this_machine`: what "
+        "(unpacked), `auto` (the faster of both, measured; a model that takes more than 2 GiB in BF16 "
+        "stays as in the file), or `for_this_machine`: what "
         "[`medusaq compile`](../how-to/compile.md#for-this-machine) chose.",
     )
     slots: int = Field(
         16,
         ge=1,
         le=64,
-        description="Requests decoded together. On two CPU cores more gain nothing; raise it on a GPU.",
+        description="Requests decoded together. On two CPU cores more gain little "
+        "([lanes](benchmarks.md#lanes)); raise it on a GPU.",
     )
     kv_cells: int = Field(
         8192,
