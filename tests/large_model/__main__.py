@@ -28,7 +28,7 @@ from tests.benchmarks.large.shapes import PRESETS, parse_shape
 from tests.benchmarks.large.widened import CannotWiden, made
 from tests.large_model.stack import Stack, Worker, model_worker
 from tests.support.measuring.report import Report, add_record, shown_command
-from tests.support.medusaq_up import Failed, Running
+from tests.support.medusaq_up import Failed, Running, clean_up_on_sigterm
 
 LINES, MAX_TOKENS = 64, 24  # of a batch
 WITHIN = 0.10  # of the expected memory
@@ -42,7 +42,7 @@ Row = tuple[str, str, bool]  # what, what was found, whether it is right
 
 def one_model(stack: Stack, model: Path) -> Iterator[Row]:
     """What is done with a model, in this order. Raises Failed."""
-    said = stack.doctor(model)
+    said, [needed] = stack.doctor(model), stack.needed([model])
     nothing = (False, "says nothing")
     for check in ("memory", "context", "lanes"):
         fine, found = said.get(check, nothing)
@@ -54,14 +54,13 @@ def one_model(stack: Stack, model: Path) -> Iterator[Row]:
         right = expected.startswith(f"{lanes}; " if lanes else "too little memory")
         yield "lanes of the worker", lanes or "none", right
         times = [_first_token_s(client) for _ in range(3)]
-        yield "first token of the first requests", ", ".join(_seconds(each) for each in times), True
+        yield "first token of the first requests", ", ".join(_seconds(each) for each in times), all(times)
         yield _killed(running, client)
         worker = model_worker(running)
         worker.forget_what_was_read()
         yield _batch(client)
-        if longest := LONGEST.search(said.get("context", nothing)[1]):
-            yield _longest(client, int(longest[1]))
-        yield _memory(worker, stack, model)
+        yield _longest(client, said.get("context", nothing)[1])
+        yield _memory(worker, needed)
 
 
 def two_models(stack: Stack, models: list[Path]) -> Iterator[Row]:
@@ -73,16 +72,15 @@ def two_models(stack: Stack, models: list[Path]) -> Iterator[Row]:
             job = client.wait(client.submit("Name a colour.", model=model.stem, max_tokens=8), WAIT_S)
             took = _seconds(time.monotonic() - began)
             model_worker(running)
-            yield f"`--memory {memory}`, a job of {model.stem}", f"answered after {took}", bool(job.text)
+            right = bool(job.text) and job.record["model"] == model.stem
+            yield f"`--memory {memory}`, a job of {model.stem}", f"answered after {took}", right
 
 
 def _first_token_s(client: Client) -> float:
-    began = time.monotonic()
-    pieces = client.stream("Name three colours.", max_tokens=8)
-    next(pieces)
-    took = time.monotonic() - began
-    for _ in pieces:
-        pass
+    """0 without any."""
+    began, took = time.monotonic(), 0.0
+    for _ in client.stream("Name three colours.", max_tokens=8):
+        took = took or time.monotonic() - began
     return took
 
 
@@ -111,7 +109,10 @@ def _batch(client: Client) -> Row:
 
 def _killed(running: Running, client: Client) -> Row:
     batch, killed = _submit(client), model_worker(running)
+    limit = time.monotonic() + WAIT_S
     while not (now := client.batch(batch.id)).completed and not now.ended:
+        if time.monotonic() > limit:
+            raise Failed(f"no line of the batch was answered within {WAIT_S:.0f} s")
         time.sleep(0.1)
     if now.ended:
         raise Failed(f"the batch was {now.status} before its worker was killed")
@@ -124,9 +125,11 @@ def _killed(running: Running, client: Client) -> Row:
     return f"kill -9 of the worker after {now.completed} of {LINES} lines", found, right
 
 
-def _longest(client: Client, context: int) -> Row:
-    """A prompt that leaves little of the context."""
-    began = time.monotonic()
+def _longest(client: Client, promised: str) -> Row:
+    """A prompt that leaves little of the context that was promised."""
+    if not (found := LONGEST.search(promised)):
+        return "the longest prompt", f"not known: {promised}", False
+    context, began = int(found[1]), time.monotonic()
     prompt = "salt " * (context - LEFT_OF_CONTEXT)
     job = client.wait(client.submit(prompt, max_tokens=8, temperature=0), WAIT_S)
     took = time.monotonic() - began
@@ -134,9 +137,8 @@ def _longest(client: Client, context: int) -> Row:
     return f"a prompt of {job.prompt_tokens:,} tokens", f"answered after {_seconds(took)}", right
 
 
-def _memory(worker: Worker, stack: Stack, model: Path) -> Row:
+def _memory(worker: Worker, expected: int) -> Row:
     used = worker.bytes()
-    [expected] = stack.needed([model])
     found = f"{used / 1e9:.2f} GB, {expected / 1e9:.2f} GB expected: {used / expected:.2f}"
     return "memory of the worker", found, abs(used / expected - 1) <= WITHIN
 
@@ -155,6 +157,7 @@ def main() -> int:
     parser.add_argument("--kv-cells", type=positive, default=KV_CELLS, help="tokens of the longest request")
     add_record(parser)
     options = parser.parse_args()
+    clean_up_on_sigterm()
     report = Report(shown_command("tests.large_model", sys.argv[1:]), options.record)
     rows: list[tuple[str, Row]] = []
 
@@ -164,7 +167,7 @@ def main() -> int:
             rows.append((name, row))
 
     with tempfile.TemporaryDirectory(prefix="medusaq-large-") as passing:
-        place, small = options.made or Path(passing), Path(default_model_path())
+        place, small = (options.made or Path(passing)).absolute(), Path(default_model_path())
         stack = Stack(Path(passing), kv_cells=options.kv_cells)
         try:
             models = [made(small, place, shape, options.format) for shape in options.shapes]
@@ -172,14 +175,11 @@ def main() -> int:
                 carry_out(f"{shape}, {options.format}", one_model(stack, model))
             if len(models) > 1:
                 carry_out("both", two_models(stack, models))
-        except (CannotWiden, EngineError, Failed, OSError) as error:
-            print(f"error: {error}")
-            return 1
-        except MedusaqError as error:
+        except (CannotWiden, EngineError, Failed, OSError, MedusaqError) as error:
             print(f"error: {error}\n{stack.tail()}")
             return 1
-    wrong = [f"{name}: {what}: {found}" for name, (what, found, right) in rows if not right]
-    print()
+        wrong = [f"{name}: {what}: {found}" for name, (what, found, right) in rows if not right]
+        print(f"\n{stack.tail()}" if wrong else "")
     every = options.shapes == SHAPES and (options.format, options.kv_cells) == (FORMAT, KV_CELLS)
     with report.table("large-model", *COLUMNS, keep=every and not wrong) as table:
         for name, (what, found, _) in rows:

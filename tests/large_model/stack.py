@@ -109,8 +109,13 @@ class Stack:
         self, command: Sequence[str], more: Mapping[str, str] | None = None, codes: Sequence[int] = (0,)
     ) -> str:
         env = self._env | dict(more or {})
-        done = subprocess.run(command, cwd=self._folder, env=env, capture_output=True, text=True)
-        if done.returncode not in codes:
+        try:
+            done = subprocess.run(
+                command, cwd=self._folder, env=env, capture_output=True, text=True, timeout=READY_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{command[-1]}: no end within {READY_S:.0f} s") from None
+        if done.returncode not in codes or not done.stdout:
             raise Failed(f"exit code {done.returncode}\n{tail(done.stderr)}")
         return done.stdout
 
@@ -129,9 +134,15 @@ class Stack:
 
     def lanes(self) -> str:
         """Those that the last worker made, as `medusaq doctor` says it; empty without any."""
-        logs = sorted(self._folder.rglob("worker*.log"), key=lambda log: log.stat().st_mtime)
-        found = [made for log in logs for made in LANES.findall(log.read_text(encoding="utf-8"))]
+        said = [log.read_text(encoding="utf-8", errors="replace") for log in self._worker_logs()]
+        found = [made for text in said for made in LANES.findall(text)]
         return "{} of {} tokens".format(*found[-1]) if found else ""
 
     def tail(self) -> str:
-        return tail(self._log)
+        """The ends of the logs of the last `medusaq up` and of the last worker."""
+        logs = [log for log in (self._log, *self._worker_logs()[-1:]) if log.exists()]
+        return "\n".join(f"{log.name}:\n{tail(log)}" for log in logs)
+
+    def _worker_logs(self) -> list[Path]:
+        """The newest last."""
+        return sorted(self._folder.rglob("worker*.log"), key=lambda log: log.stat().st_mtime)

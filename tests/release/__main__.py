@@ -4,40 +4,54 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
 from tests.release.environments import TOOLS, Environment, Result, Trial, attempt
 from tests.support.measuring.report import Report, add_record, shown_command
-from tests.support.medusaq_up import Failed
+from tests.support.medusaq_up import Failed, clean_up_on_sigterm
 
 BASE = "base"
 OF_CLONES = "dev"  # for `make test`, which installs it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch"
-FAILED = "failed"
+FAILED, SKIPPED = "failed", "skipped: "
+EVERY = {"3.11", "3.12", "3.13"}  # which are promised: a table has all of them
 HEAD = ("Python", "extra, or tool", "packages", "installed in", "`medusaq up` ready in", "said")
 Row = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Python:
+    path: Path
+    version: str
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
 def main() -> int:
     options = _arguments()
+    clean_up_on_sigterm()
     version = project()["version"]
     # Before all trials: it names the commit that is built.
     report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
     with tempfile.TemporaryDirectory(prefix="medusaq-release-") as temporary:
-        folder = options.keep or Path(temporary)
+        folder = (options.keep or Path(temporary)).absolute()
         archives = build(folder)
         found = problems(archives)
         print(*(f"error: {problem}" for problem in found), sep="\n", end="\n" if found else "")
         failures = len(found)
         rows = []
-        for python in options.python or [Path(sys.executable)]:
+        for python in options.python:
             for row in _on(python, options.extra or _extras(), archives.wheel, version, folder):
                 print(f"| {' | '.join(row)} |", flush=True)
                 failures += FAILED in row
@@ -47,31 +61,34 @@ def main() -> int:
             for path in (archives.source, archives.wheel)
         ]
     print()
-    with report.table("release", *HEAD, keep=not failures and not options.extra) as table:
+    skipped = sum(SKIPPED in row[-1] for row in rows)
+    whole = not options.extra and {python.minor for python in options.python} >= EVERY
+    with report.table("release", *HEAD, keep=whole and not failures) as table:
         for row in rows:
             table.row(*row)
         table.note(f"{', '.join(sizes)}.")
-    print(f"{failures} failed" if failures else "all passed")
+    counts = ((failures, "failed"), (skipped, "skipped"))
+    print(", ".join(f"{count} {what}" for count, what in counts if count) or "all passed")
     return 1 if failures else 0
 
 
-def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path) -> Iterator[Row]:
+def _on(python: Python, extras: list[str], wheel: Path, version: str, folder: Path) -> Iterator[Row]:
     """Try the extras on one Python, a row each."""
-    name = _version_of(python)
+    name = python.version
     heavy: str | None = None
     for extra in extras:
-        if TORCH in needed_by(extra):
-            heavy = _heavy(python) if heavy is None else heavy
-            if heavy:
-                yield name, extra, "-", "-", "-", f"skipped: {heavy}"
-                continue
         tool = extra if extra in TOOLS else ""
-        trial = Trial(python, "" if tool or extra == BASE else extra, tool)
+        trial = Trial(python.path, "" if tool or extra == BASE else extra, tool)
         environment = Environment(folder / f"{name}-{extra}", folder / "cache")
         try:
+            if TORCH in needed_by(extra):
+                heavy = _heavy(python.path) if heavy is None else heavy
+                if heavy:
+                    yield name, extra, "-", "-", "-", f"{SKIPPED}{heavy}"
+                    continue
             yield _row(name, extra, attempt(trial, wheel, version, environment))
             environment.remove()  # 600 MB and more
-        except Failed as error:
+        except (Failed, OSError, ValueError, subprocess.SubprocessError) as error:
             yield name, extra, "-", "-", "-", FAILED
             print(f"error: {error}", flush=True)
 
@@ -82,15 +99,17 @@ def _row(name: str, extra: str, result: Result) -> Row:
 
 
 def _heavy(python: Path) -> str:
-    """Why torch is not installed: with CUDA it has gigabytes. Empty if pip finds the one for processors."""
+    """Why torch is not installed: with CUDA it has gigabytes. Empty if pip finds another, or none."""
     [wanted] = [line for line in project()["optional-dependencies"]["train"] if line.startswith(TORCH)]
     with tempfile.TemporaryDirectory() as folder:
         venv = Path(folder) / "env"
         subprocess.run([str(python), "-m", "venv", str(venv)], check=True)
-        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--dry-run"]
-        done = subprocess.run([*pip, "--report", "-", wanted], capture_output=True, text=True)
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "--upgrade", "pip"], check=True)  # earlier ones fetch it for a dry run
+        dry = [*pip, "--no-deps", "--dry-run", "--report", "-", wanted]
+        done = subprocess.run(dry, capture_output=True, text=True)
     if done.returncode:
-        return f"pip finds no {wanted}"
+        return ""
     [found] = [each["metadata"]["version"] for each in json.loads(done.stdout)["install"]]
     if sys.platform != "linux" or found.endswith("+cpu"):
         return ""
@@ -101,20 +120,31 @@ def _extras() -> list[str]:
     return [BASE, *(name for name in project()["optional-dependencies"] if name != OF_CLONES), *TOOLS]
 
 
-def _version_of(python: Path) -> str:
-    command = [str(python), "-c", "import platform; print(platform.python_version())"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def _python(name: str) -> Python:
+    """For argparse. Not what links lead to: the interpreter of an environment would lose it."""
+    path = Path(shutil.which(name) or name).absolute()
+    command = [str(path), "-c", "import platform; print(platform.python_version())"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise argparse.ArgumentTypeError(f"{name}: does not run: {error}") from None
+    return Python(path, done.stdout.strip())
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
-    parser.add_argument("--python", type=Path, nargs="+", help="interpreters (default: this one)")
+    parser.add_argument("--python", type=_python, nargs="+", help="interpreters (default: this one)")
     parser.add_argument("--extra", nargs="+", choices=_extras(), help="only these")
     parser.add_argument(
         "--keep", type=Path, help="a new folder for the archives, the logs, and environments that failed"
     )
     add_record(parser)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.python = options.python or [_python(sys.executable)]
+    versions = [python.version for python in options.python]
+    if len({*versions}) < len(versions):
+        parser.error("--python: two interpreters have the same version")
+    return options
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from tests.support.medusaq_up import Failed, Running, medusaq_up, tail
 from tests.support.servers import free_port
@@ -18,6 +21,7 @@ INSTALL_TIMEOUT_S = 3600.0  # llama-cpp-python is compiled: 5 to 8 minutes of tw
 COMMAND_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 300.0  # the engine measures the machine first
 STOP_TIMEOUT_S = 60.0
+FLOWER_TIMEOUT_S = 60.0
 SERVING = ("worker", "local")  # what `medusaq up` needs
 # What each extra is for, as modules of ours or of what it brings.
 USES = {
@@ -39,8 +43,10 @@ from medusaq import Client
 with Client(sys.argv[1]) as client:
     [row] = client.run(["Name a colour."], max_tokens=8)
     assert row["answer"] and row["error"] is None, row
-    print(row["answer"])
+    if sys.argv[2:]:
+        client.wait(client.submit("Name a colour.", max_tokens=8, decoding=sys.argv[2]))
 """
+DECODING = {"medusa": "medusa"}  # is refused by a worker without heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +125,38 @@ class Environment:
     def run(self, command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, code: int = 0) -> str:
         """What it prints on both channels. Raises Failed for another exit code."""
         shown = " ".join([Path(command[0]).name, *command[1:]])
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self._folder,
-                env=self._env(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired as error:
-            said = (error.stdout or b"").decode(errors="replace")
-            raise Failed(f"{shown}: not done after {timeout_s:.0f} s\n{tail(said)}") from None
+        process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=self._env(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        with process:
+            try:
+                said, _ = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as error:
+                said = (error.stdout or b"").decode(errors="replace")
+                raise Failed(f"{shown}: not done after {timeout_s:.0f} s\n{tail(said)}") from None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # compilers too
         with self._log.open("a", encoding="utf-8") as log:
-            log.write(f"$ {shown}\n{done.stdout}")
-        if done.returncode != code:
-            raise Failed(f"{shown}: exit code {done.returncode}\n{tail(done.stdout)}")
-        return done.stdout
+            log.write(f"$ {shown}\n{said}")
+        if process.returncode != code:
+            raise Failed(f"{shown}: exit code {process.returncode}\n{tail(said)}")
+        return said
 
-    def up(self) -> AbstractContextManager[Running]:
+    def up(self, flower_port: int) -> AbstractContextManager[Running]:
         """A running `medusaq up`."""
         return medusaq_up(
             [str(self.bin("medusaq"))],
             free_port(),
-            ["--flower-port", str(free_port())],
+            ["--flower-port", str(flower_port)],
             log=self._folder / "up.log",
             env=self._env(),
             ready_s=READY_TIMEOUT_S,
@@ -183,11 +195,28 @@ def attempt(trial: Trial, wheel: Path, version: str, environment: Environment) -
         environment.run([str(environment.bin("python")), "-c", f"import {module}"])
     if not trial.installed:
         return Result(packages, install_s, None, _missing(environment))
-    with environment.up() as running:
+    flower_port = free_port()
+    with environment.up(flower_port) as running:
         command = [str(environment.bin("medusaq")), "submit", "Say hello.", "--wait", "--max-tokens", "8"]
         said = environment.run([*command, "--url", running.url])
-        environment.run([str(environment.bin("python")), "-c", CLIENT, running.url])
+        decoding = [DECODING[trial.extra]] if trial.extra in DECODING else []
+        environment.run([str(environment.bin("python")), "-c", CLIENT, running.url, *decoding])
+        _wait_for_flower(flower_port)
     return Result(packages, install_s, running.ready_s, said.partition("\n")[0])
+
+
+def _wait_for_flower(port: int) -> None:
+    """`medusaq up` takes prompts also while it starts, or fails."""
+    began = time.monotonic()
+    while True:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/healthcheck", trust_env=False).text == "OK":
+                return
+        except httpx.TransportError:
+            pass
+        if time.monotonic() - began > FLOWER_TIMEOUT_S:
+            raise Failed(f"Flower does not answer within {FLOWER_TIMEOUT_S:.0f} s")
+        time.sleep(0.1)
 
 
 def _missing(environment: Environment) -> str:

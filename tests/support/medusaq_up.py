@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 
 LEAST_TAIL = 12  # lines of a log that an error shows
+STOPPED = 143  # exit code of a command that SIGTERM ended
 
 
 class Failed(Exception):
@@ -26,6 +28,11 @@ class Running:
     url: str
     process: subprocess.Popen[bytes]
     ready_s: float
+
+
+def clean_up_on_sigterm() -> None:
+    """From now on SIGTERM ends this process as an exception does: what was started and written goes too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
 
 
 @contextmanager

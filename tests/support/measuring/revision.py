@@ -12,12 +12,13 @@ WRITTEN = [f":!{name}" for name in ("*.md", "*.svg", "*.png", "docs/measured/fig
 
 
 def commit(root: Path = ROOT) -> str:
-    """The short id of what is checked out, `-dirty` when code differs from it; empty where git knows none."""
+    """The short id of what is checked out, `-dirty` beside changed or new code; empty without git."""
     try:
         asked = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True
         )
-        changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN], cwd=root)
+        status = ["git", "status", "--porcelain", "--", ".", *WRITTEN]
+        changed = subprocess.run(status, cwd=root, capture_output=True, text=True)
     except FileNotFoundError:
         return ""
-    return asked.stdout.strip() + ("-dirty" if asked.stdout and changed.returncode else "")
+    return asked.stdout.strip() + ("-dirty" if asked.stdout and changed.stdout else "")

@@ -71,5 +71,10 @@ def test_the_commit_is_dirty_by_code_alone(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("figures")
     assert head.startswith(commit(tmp_path))
     assert len(commit(tmp_path)) >= 7
+    new = tmp_path / "new.py"
+    new.touch()
+    assert commit(tmp_path).endswith("-dirty")
+    new.unlink()
+    assert not commit(tmp_path).endswith("-dirty")
     (tmp_path / "code.py").write_text("changed")
     assert commit(tmp_path).endswith("-dirty")
