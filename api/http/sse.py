@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
+
+from common.json_text import compact
 
 PING_S = 15  # a comment after this much silence keeps proxies from closing the connection
 SEPARATOR = "\n"
@@ -44,6 +45,6 @@ async def resumed(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[b
 
 def encoded(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
     """Encode one event; an object becomes one line of JSON."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = data if isinstance(data, str) else compact(data)
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {text}\n\n".encode()

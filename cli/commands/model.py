@@ -122,12 +122,13 @@ def list_models(
 @models.command()
 def recommend(as_json: JsonOption = False) -> None:
     """List well-known instruct models, with the memory and speed to expect here. Fetches nothing."""
-    from cli.stack.memory_budget import engine_config
     from engine.host.system_memory import look_at_memory
     from engine.tools.known_models import KNOWN, memory_of, weight_bytes_per_s
+    from engine.tools.model_registry import Chosen
     from tasks.base.settings import get_settings
+    from tasks.worker.engine_loader import engine_config
 
-    config, whole = engine_config(get_settings()), look_at_memory().whole
+    config, whole = engine_config(get_settings(), Chosen(None)), look_at_memory().whole
     with _register():
         speed = weight_bytes_per_s(config)
         rows = [

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
-from cli.stack.memory_budget import engine_config
 from tasks.base.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,6 +93,7 @@ def model(settings: Settings) -> Iterator[Finding]:
     from engine.llama.model import default_model_path, read_shape
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
+    from tasks.worker.engine_loader import engine_config
 
     try:
         chosen = Register().resolve(settings.model)
@@ -112,7 +112,7 @@ def model(settings: Settings) -> Iterator[Finding]:
         yield found
         if found.grade is Grade.FAIL:
             return  # the memory estimate depends on the format
-    config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
+    config = replace(engine_config(settings, chosen), model=path)
     if settings.weights == AUTO:
         yield _selected(config, path, shape)
     memory = look_at_memory()

@@ -85,10 +85,11 @@ def variables() -> Iterator[Finding]:
 
 def engine_settings(settings: Settings) -> Iterator[Finding]:
     """Combinations of settings that only the engine rejects."""
-    from engine import EngineConfig
+    from engine.tools.model_registry import Chosen
+    from tasks.worker.engine_loader import engine_config
 
     try:
-        EngineConfig(**{name: value for name, value in settings if name in EngineConfig.__dataclass_fields__})
+        engine_config(settings, Chosen(settings.model))
     except ValueError as error:
         yield fail(
             "settings", f"the engine refuses them: {error}", "change one of the two in the environment"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from cli.base.errors import BadInput, ModelNotLoadable
 from cli.prompts.prompt_reader import PromptLine, ReadOptions
 from cli.prompts.source import Source, opened_source
-from cli.stack.memory_budget import engine_config
 from cli.views.progress import duration
 from tasks.base.settings import get_settings
 
@@ -84,15 +83,15 @@ class _Counter:
             from engine.text import chat_templates
             from engine.text.prompt_encoder import PromptEncoder
             from engine.tools.model_registry import Register
+            from tasks.worker.engine_loader import engine_config
         except ImportError:
             return None
         try:
             settings = get_settings()
             chosen = Register().resolve(self.model or settings.model)
             path = chosen.path or default_model_path()
-            self._config = replace(engine_config(settings), model=path)
-            template = chosen.chat_template or self._config.chat_template
-            text = chat_templates.read(template) if template else None
+            self._config = replace(engine_config(settings, chosen), model=path)
+            text = chat_templates.read(chosen.chat_template) if chosen.chat_template else None
             return PromptEncoder(Model(path, vocabulary_only=True), text)
         except ModelLoadError as error:
             raise ModelNotLoadable(error.message) from None

@@ -10,6 +10,7 @@ from typing import Any
 
 from cli.base.units import shortened
 from cli.prompts.prompt_reader import PromptLine
+from common.json_text import compact
 from tasks.schema.job_request import Problem
 
 OK = 200
@@ -17,7 +18,7 @@ OK = 200
 
 def dump(value: object) -> bytes:
     """One line of JSON. Half of a surrogate pair, quoted from a bad line, becomes "?"."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+    return compact(value).encode(errors="replace") + b"\n"
 
 
 def invalid(line: PromptLine) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from cli.base.units import size
 from tasks.base.settings import Settings
 
 if TYPE_CHECKING:
-    from engine import EngineConfig
     from engine.host.system_memory import Memory
     from engine.tools.memory_estimate import Needed
     from engine.tools.model_registry import NamedModel
@@ -65,12 +64,13 @@ def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
     from engine.llama.model import default_model_path
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
+    from tasks.worker.engine_loader import engine_config
 
     register, models, memory = Register(), list[Served](), look_at_memory().whole
     for name in sources:
         try:
             chosen = register.resolve(name or None)
-            config = replace(engine_config(settings), model=chosen.path, heads=settings.heads or chosen.heads)
+            config = engine_config(settings, chosen)
             path = chosen.path or default_model_path()
             found = Served(chosen.name or Path(path).stem, name or path, needed(config, memory))
         except ModelLoadError as error:
@@ -86,22 +86,14 @@ def need_of(model: NamedModel, settings: Settings) -> int | None:
     from engine import ModelLoadError
     from engine.host.system_memory import look_at_memory
     from engine.tools.memory_estimate import needed
+    from engine.tools.model_registry import Chosen
+    from tasks.worker.engine_loader import engine_config
 
-    heads = settings.heads or (None if model.heads is None else model.heads.path)
+    chosen = Chosen(model.model.path, heads=None if model.heads is None else model.heads.path)
     try:
-        config = replace(engine_config(settings), model=model.model.path, heads=heads)
-        return needed(config, look_at_memory().whole).total
+        return needed(engine_config(settings, chosen), look_at_memory().whole).total
     except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
         return None
-
-
-def engine_config(settings: Settings) -> EngineConfig:
-    """The EngineConfig of a worker with these settings."""
-    from engine import EngineConfig
-
-    return EngineConfig(
-        **{name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
-    )
 
 
 def check_each_fits(models: Sequence[Served], budget: int, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from common.json_text import compact
 from tables.base.errors import TableError
 from tables.base.table import Row, Table
 from tables.base.values import text_of
@@ -99,6 +100,6 @@ class RowRequests:
 def _dumped(value: object) -> bytes:
     """One line of JSON. Half of a surrogate pair, which UTF-8 cannot hold, is escaped."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        return compact(value).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode() + b"\n"

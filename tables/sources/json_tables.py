@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.json_text import refuse_constant
 from tables.base.errors import TableError
 from tables.base.kinds import Kind, reading
 from tables.base.table import MAX_COLUMNS, ObservedTypes, Row, Table, checked_columns
@@ -94,7 +95,7 @@ class JsonTable(Table):
     def _element(self, window: _Window, place: str) -> Any:
         if window.peek() != "{":
             raise TableError(f"{self._name}, {place}: must be a JSON object")
-        decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+        decoder = json.JSONDecoder(parse_constant=refuse_constant)
         while True:
             try:
                 value, end = decoder.raw_decode(window.text)
@@ -109,7 +110,7 @@ class JsonTable(Table):
 
     def _parsed(self, line: str, place: str) -> Any:
         try:
-            return json.loads(line, parse_constant=_refuse_constant)
+            return json.loads(line, parse_constant=refuse_constant)
         except json.JSONDecodeError as error:
             message = f"{error.msg} (column {error.colno})"
         except (ValueError, RecursionError) as error:
@@ -159,7 +160,3 @@ class _Window:
 
     def drop(self, count: int) -> None:
         self.text = self.text[count:]
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

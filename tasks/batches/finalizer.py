@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
+from common.json_text import compact
 from tasks.batches.segments import UNSENT, merging, read_chunk, segment_name
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
@@ -15,7 +16,7 @@ from tasks.files.manager import FileManager, Upload
 from tasks.files.records import Purpose
 from tasks.records.batch import Batch, BatchStatus, Ending, line_job_id
 from tasks.records.packed_line import unpacked
-from tasks.schema.batch_output import dumped, ended_early
+from tasks.schema.batch_output import ended_early
 
 OUTPUT, ERRORS = "output", "error"
 CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
@@ -88,4 +89,4 @@ class Finalizer:
 
 def _never_sent(batch: Batch, number: int, custom_id: str) -> str:
     job_id = line_job_id(batch.id, number)
-    return ended_early(job_id, number, dumped(custom_id), CODES[batch.ending], MESSAGES[batch.ending])
+    return ended_early(job_id, number, compact(custom_id), CODES[batch.ending], MESSAGES[batch.ending])

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import IO, Any, BinaryIO
 
+from common.json_text import compact
 from tables.conversion.options import TableOptions
 from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec
 from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStoreUnavailable
@@ -36,7 +37,7 @@ from tasks.files.base import FileStore, NewObject, translated
 from tasks.files.records import object_name
 from tasks.records.batch import Batch, Ending, line_job_id
 from tasks.records.packed_line import PARTS, Line
-from tasks.schema.batch_output import dumped, without_answer
+from tasks.schema.batch_output import without_answer
 from tasks.schema.job_request import Problem
 from tasks.schema.json_lines import physical_lines
 
@@ -325,7 +326,7 @@ def _verdict(decoder: LineDecoder, batch: Batch, number: int, raw: bytes | None)
 
 def _refusal(batch: Batch, line: InvalidLine) -> str:
     job_id = line_job_id(batch.id, line.number)
-    return without_answer(job_id, line.number, dumped(line.custom_id), _to_error(line))
+    return without_answer(job_id, line.number, compact(line.custom_id), _to_error(line))
 
 
 def _to_error(line: InvalidLine) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.json_text import compact
 from tasks.batches.segments import new_segment_name, write_segment
 from tasks.batches.store import check_lead
 from tasks.files.base import FileStore
-from tasks.schema.batch_output import dumped, early_end, failed, succeeded
+from tasks.schema.batch_output import early_end, failed, succeeded
 from tasks.store.scripts import Scripts
 
 SUCCEEDED = "succeeded"
@@ -65,7 +66,7 @@ def collect_jobs(scripts: Scripts, files: FileStore, token: str, batch_id: str, 
 
 def to_output_line(job: EndedJob) -> str:
     """The entry of a job's line: an answer, a refusal as HTTP would have given it, or an error."""
-    custom_id = dumped(job.custom_id)
+    custom_id = compact(job.custom_id)
     if job.status == SUCCEEDED:
         return succeeded(job.line, custom_id, job.record)
     return failed(job.line, custom_id, job.record, _failure(job), (job.result or {}).get("text", ""))

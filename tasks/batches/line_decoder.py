@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from common.json_text import compact
 from common.unicode import is_unicode
 from tasks.records.endpoints import JOBS, RESPONSES
 from tasks.records.packed_line import Line
@@ -115,7 +115,7 @@ class LineDecoder:
         sent.pop("model", None)
         if self._max_tokens is not None:
             sent["max_tokens"] = self._max_tokens
-        request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+        request = compact(sent)
         return Line(number, custom_id, model, request, sent["max_tokens"], _prefix(sent))
 
     def refused(self, number: int, custom_id: object, problem: Problem) -> InvalidLine:

@@ -6,10 +6,10 @@ line that never ran. Where a function takes a record, it is one of a job's, as J
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from common.json_text import compact
 from tasks.schema.openai_responses import answer, error_response
 
 OK = 200
@@ -17,10 +17,6 @@ ENDINGS = {  # of lines that ended before their time, by their status
     "cancelled": "this line was cancelled before it ended",
     "expired": "the batch expired before this line ended",
 }
-
-
-def dumped(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def succeeded(number: int, custom_id: str, record: Mapping[str, Any]) -> str:
@@ -37,12 +33,12 @@ def failed(
         response = _response(record["id"], refused.status, {"error": refused.error})
         return _entry(record["id"], number, custom_id, failed=True, response=response)
     shown = {**error, "line": number} | ({"partial": partial} if partial else {})
-    return _entry(record["id"], number, custom_id, failed=True, error=dumped(shown))
+    return _entry(record["id"], number, custom_id, failed=True, error=compact(shown))
 
 
 def without_answer(job_id: str, number: int, custom_id: str, error: Mapping[str, Any]) -> str:
     """Of a line that never ran. error: as it is shown."""
-    return _entry(job_id, number, custom_id, failed=True, error=dumped(error))
+    return _entry(job_id, number, custom_id, failed=True, error=compact(error))
 
 
 def ended_early(job_id: str, number: int, custom_id: str, code: str, message: str) -> str:
@@ -62,7 +58,7 @@ def number_of(line: str) -> int:
 
 
 def _response(job_id: str, status: int, body: Mapping[str, Any]) -> str:
-    return dumped({"status_code": status, "request_id": job_id, "body": body})
+    return compact({"status_code": status, "request_id": job_id, "body": body})
 
 
 def _entry(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from common.json_text import refuse_constant
 from tasks.schema.job_request import Problem
 
 BAD_JSON = "invalid_json_line"
@@ -42,7 +43,7 @@ def decoded(line: bytes, code: str) -> str | Problem:
 def json_object(text: str) -> dict[str, Any] | Problem:
     """The JSON object of a line, or the problem with it."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         return Problem(f"not valid JSON: {error.msg} (column {error.colno})", code=BAD_JSON)
     except (ValueError, RecursionError) as error:
@@ -50,7 +51,3 @@ def json_object(text: str) -> dict[str, Any] | Problem:
     if not isinstance(value, dict):
         return Problem("must be a JSON object, one on each line", code=BAD_JSON)
     return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from common.json_text import compact
 from tasks.base.errors import (
     IdempotencyConflict,
     JobNotFinished,
@@ -26,7 +27,7 @@ from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_i
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full, no_job
 from tasks.store.scripts import Argument, answering, pairs
-from tasks.store.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
+from tasks.store.stored_request import fitting, joined, result_bytes, split, whole_jobs
 
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
 
@@ -128,7 +129,7 @@ class JobStore:
         arguments = {
             "priority": new.priority,
             "model": new.model or "",
-            "metadata": dump(new.metadata),
+            "metadata": compact(new.metadata),
             "deadline_ms": deadline_ms,
             "owner": new.owner,
             "streaming": new.streaming,
@@ -373,7 +374,7 @@ def new_claim_id() -> str:
 
 
 def _dump(value: Mapping[str, Any] | None) -> str:
-    return "" if value is None else dump(value)
+    return "" if value is None else compact(value)
 
 
 def _claim(job_id: str, head: str, own: str, shared: str, prompt: str) -> Claim:

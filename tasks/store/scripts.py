@@ -9,7 +9,6 @@ StoreUnavailable.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import redis
 from redis.commands.core import Script
 from redis.exceptions import NoScriptError
 
+from common.json_text import compact
 from tasks.base.errors import StoreUnavailable
 from tasks.base.queue_names import sent_channel
 from tasks.base.telemetry.metrics import timing_redis
@@ -28,7 +28,6 @@ Argument = str | bytes | int | None | Mapping[str, Any]
 
 _LUA = Path(__file__).parent / "lua"
 _LIBRARY = "lib/"
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NEEDS = re.compile(r"-- needs: (\w+(?:, \w+)*)\n")
 
 
@@ -69,7 +68,7 @@ def encode(argument: Argument) -> str | bytes | int:
     if isinstance(argument, str | bytes | int):
         return argument
     fields = {name: value for name, value in argument.items() if value is not None}
-    return _JSON.encode(fields)
+    return compact(fields)
 
 
 def read_sources() -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.json_text import compact
 from tasks.records.job import Job
 from tasks.store.scripts import answering
 
@@ -26,23 +27,19 @@ class Split:
     prompt_keys: Sequence[str]
 
 
-def dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 def split(request: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> Split:
     """request, as each of the variants has it: with its own fields beside or instead of the request's."""
     if len(variants) == 1:
-        return Split("", [], [dump({**request, **variants[0]})], [""])
+        return Split("", [], [compact({**request, **variants[0]})], [""])
     varied = {name for variant in variants for name in variant}
     prompt_keys: dict[str, str] = {}
     for variant in variants:
         if "prompt" in variant:
             prompt_keys.setdefault(variant["prompt"], str(len(prompt_keys) + 1))
     return Split(
-        common=dump({name: value for name, value in request.items() if name not in varied}),
-        prompts=[dump({"prompt": prompt}) for prompt in prompt_keys],
-        own=[dump({name: value for name, value in v.items() if name != "prompt"}) for v in variants],
+        common=compact({name: value for name, value in request.items() if name not in varied}),
+        prompts=[compact({"prompt": prompt}) for prompt in prompt_keys],
+        own=[compact({name: value for name, value in v.items() if name != "prompt"}) for v in variants],
         prompt_keys=[prompt_keys.get(variant.get("prompt", ""), "") for variant in variants],
     )
 

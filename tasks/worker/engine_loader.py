@@ -7,10 +7,17 @@ import sys
 
 from engine import EngineConfig, EngineService, HeadsLoadError
 from engine.tools.failing_engine import FACTORY as REFUSING
-from engine.tools.model_registry import Register
+from engine.tools.model_registry import Chosen, Register
 from tasks.base.settings import Settings
 
 EXIT_MODEL = 3  # the model cannot load: starting again would not help
+
+
+def engine_config(settings: Settings, chosen: Chosen) -> EngineConfig:
+    """Of a worker with these settings that serves these files. Raises ValueError where two contradict."""
+    fields = {name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
+    fields |= {"model": chosen.path, "chat_template": chosen.chat_template}
+    return EngineConfig(**fields | {"heads": settings.heads or chosen.heads})
 
 
 def load_engine(settings: Settings) -> tuple[EngineService, str]:
@@ -21,11 +28,7 @@ def load_engine(settings: Settings) -> tuple[EngineService, str]:
     module, _, function = settings.engine_factory.partition(":")
     try:
         chosen = Register().resolve(settings.model)
-        fields = {name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
-        fields |= {"model": chosen.path, "chat_template": chosen.chat_template}
-        if settings.heads is None:
-            fields["heads"] = chosen.heads
-        config = EngineConfig(**fields)
+        config = engine_config(settings, chosen)
         service: EngineService = getattr(importlib.import_module(module), function)(config)
     except Exception as error:  # whatever it is, Celery would swallow it and wait for ever
         what = "the draft heads" if isinstance(error, HeadsLoadError) else "the model"

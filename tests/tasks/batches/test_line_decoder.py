@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from common.json_text import compact
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, kind_of
 from tasks.records.packed_line import Line, unpacked
-from tasks.schema.batch_output import dumped
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
 from tasks.schema.json_lines import physical_lines
 from tasks.schema.openai_requests import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID, RESPONSES
@@ -276,7 +276,7 @@ def _one_verdict(endpoint: str, raw: bytes) -> None:
     if isinstance(got, Line):
         assert unpacked(got.packed(0)) == replace(got, prefix=None)
     else:
-        dumped([got.custom_id, str(got.problem)]).encode()
+        compact([got.custom_id, str(got.problem)]).encode()
 
 
 texts = st.text(st.characters(), max_size=8)  # halves of surrogate pairs too

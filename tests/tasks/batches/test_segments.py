@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from common.json_text import compact
 from tasks.batches import segments as segments_module
 from tasks.batches.segments import (
     INVALID,
@@ -25,7 +26,6 @@ from tasks.batches.segments import (
 )
 from tasks.files.base import FileStore
 from tasks.records.packed_line import Head, Line, head, unpacked
-from tasks.schema.batch_output import dumped
 
 ANSWER = {
     "custom_id": "a,b]}",
@@ -40,11 +40,11 @@ values = st.recursive(
 
 
 def dump(value: object) -> bytes:
-    return dumped(value).encode() + b"\n"
+    return compact(value).encode() + b"\n"
 
 
 def result(number: int, failed: bool, entry: object) -> str:
-    return dumped([number, failed, entry]) + "\n"
+    return compact([number, failed, entry]) + "\n"
 
 
 def all_of(files: FileStore, batch_id: str, names: list[str]) -> list[Entry]:
@@ -115,7 +115,7 @@ def test_a_damaged_segment_is_no_result(
         all_of(files, "b", ["good", "bad"])
 
 
-REQUESTS = st.fixed_dictionaries({"prompt": texts, "max_tokens": st.integers(1, 10**9)}).map(dumped)
+REQUESTS = st.fixed_dictionaries({"prompt": texts, "max_tokens": st.integers(1, 10**9)}).map(compact)
 
 
 @given(st.integers(1, 10**10), texts, texts, REQUESTS, st.integers(0, 10**10))

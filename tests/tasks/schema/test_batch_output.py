@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.json_text import compact
 from tasks.batches.segments import RESULT
-from tasks.schema.batch_output import dumped, ended_early, failed, number_of, succeeded, without_answer
+from tasks.schema.batch_output import ended_early, failed, number_of, succeeded, without_answer
 
 USAGE = {
     "prompt_tokens": 3,
@@ -36,14 +37,14 @@ def of(line: str) -> tuple[int, bool, Any]:
     """Its number, whether it failed, and its entry, which is written as Python writes JSON, on one line."""
     parts = RESULT.fullmatch(line.encode())
     assert parts is not None
-    assert parts[3].decode() == dumped(json.loads(parts[3]))
+    assert parts[3].decode() == compact(json.loads(parts[3]))
     assert number_of(line) == int(parts[1])
     return int(parts[1]), parts[2] == b"true", json.loads(parts[3])
 
 
 @given(numbers, texts, texts)
 def test_an_answer(number: int, custom_id: str, text: str) -> None:
-    got, is_failed, entry = of(succeeded(number, dumped(custom_id), record(text)))
+    got, is_failed, entry = of(succeeded(number, compact(custom_id), record(text)))
     assert (got, is_failed) == (number, False)
     assert list(entry) == ["id", "custom_id", "response", "error"]
     assert (entry["id"], entry["custom_id"], entry["error"]) == ("batch_req_ab-7", custom_id, None)
@@ -58,9 +59,9 @@ def test_an_error(number: int, custom_id: str, message: str, partial: str) -> No
     error = {"code": "incomplete", "message": message, "param": None}
     shown = {**error, "line": number} | ({"partial": partial} if partial else {})
     expected = {"id": "batch_req_ab-7", "custom_id": custom_id, "response": None, "error": shown}
-    assert of(failed(number, dumped(custom_id), record(""), error, partial)) == (number, True, expected)
+    assert of(failed(number, compact(custom_id), record(""), error, partial)) == (number, True, expected)
     expected["error"] = {"code": "batch_expired", "message": message, "param": None, "line": number}
-    early = ended_early("job_ab-7", number, dumped(custom_id), "batch_expired", message)
+    early = ended_early("job_ab-7", number, compact(custom_id), "batch_expired", message)
     assert of(early) == (number, True, expected)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from common.json_text import compact
 from tasks.base.errors import LeadLost
 from tasks.base.settings import Settings
 from tasks.records.batch import Ending, line_job_id
 from tasks.records.job import Status
 from tasks.records.packed_line import Line
 from tasks.records.window import Advanced, Group, NewWindow, Standing, WindowClaim
-from tasks.schema.batch_output import dumped, ended_early
+from tasks.schema.batch_output import ended_early
 from tasks.store.jobs import ClaimRejection
 from tasks.store.workers import Registry
 from tests.tasks.helpers.batches import ROOM
@@ -182,7 +183,7 @@ def test_an_end_that_nobody_wrote_reads_as_any_other(own: Windows, custom_id: st
     own.batches.stop(own.batch.id, Ending.CANCELLED)
     own.windows.end_queued(own.id_of(7))
     message = "this line was cancelled before it ended"
-    expected = ended_early(line_job_id(own.batch.id, 7), 7, dumped(custom_id), "batch_cancelled", message)
+    expected = ended_early(line_job_id(own.batch.id, 7), 7, compact(custom_id), "batch_cancelled", message)
     assert own.store.db.redis.lrange(f"{own.key}:results", 0, -1) == [expected]
 
 

@@ -1,0 +1,13 @@
+"""JSON as it is stored and sent: one line without blanks, and no names that are not JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """As parse_constant of json.loads(): NaN and the infinities. Raises ValueError."""
+    raise ValueError(f"{name} is not JSON")
