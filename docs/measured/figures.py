@@ -54,8 +54,11 @@ def record(table: Table, path: Path = FIGURES) -> None:
     An earlier table whose processor has no family and model is of any with its name and instructions.
     """
     same = {table.processor, table.processor.partition(", family ")[0]}
-    tables = [table if old.name == table.name and old.processor in same else old for old in read(path)]
-    tables += [] if table in tables else [table]
+    before = read(path)
+    replaced = [old.name == table.name and old.processor in same for old in before]
+    place = replaced.index(True) if any(replaced) else len(before)
+    tables = [old for old, gone in zip(before, replaced, strict=True) if not gone]
+    tables.insert(place, table)
     tables.sort(key=lambda each: each.name)
     lines = ",\n".join(_json(asdict(each), 0) for each in tables)
     atomic_write(path, f"[\n{lines}\n]\n", durable=False)

@@ -41,11 +41,11 @@ def share(before: Used, after: Used) -> float:
 
 def _used() -> Used | None:
     try:
-        used = core_seconds(STAT.read_text(encoding="utf-8"), os.sched_getaffinity(0))
+        cores = os.sched_getaffinity(0)
+        used = core_seconds(STAT.read_text(encoding="utf-8"), cores)
     except (OSError, AttributeError):  # not Linux
         return None
-    cores = len(os.sched_getaffinity(0))
-    return Used(time.monotonic() * cores, used, sum(os.times()[:4]))
+    return Used(time.monotonic() * len(cores), used, sum(os.times()[:4]))
 
 
 def core_seconds(stat: str, cores: set[int]) -> float:

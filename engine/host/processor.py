@@ -19,12 +19,19 @@ EXTENSIONS = {
 
 
 def processor() -> str:
-    """Name, widest vector instructions, family and model: hypervisors give different processors one name."""
+    """Name, widest vector instructions, family and model: hypervisors give different processors one name.
+
+    Of others than x86 the architecture alone.
+    """
     fields = _fields()
     known = flags()
     name = fields.get("model name") or platform.processor() or platform.machine()
     widest = next((f" ({instructions})" for flag, instructions in EXTENSIONS.items() if flag in known), "")
-    kind = f", family {fields['cpu family']} model {fields['model']}" if "cpu family" in fields else ""
+    kind = (
+        f", family {fields['cpu family']} model {fields['model']}"
+        if {"cpu family", "model"} <= fields.keys()
+        else ""
+    )
     return name + widest + kind
 
 

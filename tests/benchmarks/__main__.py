@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from types import FrameType
 
 from cli.base.errors import CliError
 from docs.measured import cells as cells_chart
@@ -26,7 +24,7 @@ from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.host.processor import processor, usable_cores
-from engine.weights.format_selection import unpacked
+from engine.weights.format_selection import open_model, unpacked
 from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
@@ -46,6 +44,7 @@ from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command, spread
+from tests.support.measuring.sigterm import clean_up_on_sigterm
 
 PAIRS = 5
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
@@ -56,7 +55,7 @@ SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, _stop)
+    clean_up_on_sigterm()
     options = _options()
     print(f"{processor()}, {usable_cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
@@ -76,15 +75,12 @@ def main() -> None:
         print(flush=True)
 
 
-def _stop(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)  # so that what was started is stopped, as after Ctrl-C
-
-
 def throughput(options: argparse.Namespace, report: Report) -> None:
     """Bulk tokens/s against the library's own loop, the engine alone, and llama-server."""
     model, tokens = options.model, options.max_tokens
     prompts = load_spec_bench(options.prompts, options.limit)
     config = EngineConfig(model=str(model), slots=SLOTS)
+    open_model(config)  # measures the formats, once
     serial = [_show("llama-cpp-python", llama_cpp_python.measure(model, prompts, tokens))]
     alone, whole, theirs = list[float](), list[float](), list[float]()
     for _ in range(ROUNDS):

@@ -29,7 +29,7 @@ from tests.benchmarks.common import default_model
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.beside_celery import beside_celery
 from tests.benchmarks.queue.hostile_batches import hostile
-from tests.benchmarks.queue.large_batch import POLL_S, PROMPT, large, million
+from tests.benchmarks.queue.large_batch import POLL_S, PROMPT, large, million, wait
 from tests.benchmarks.queue.queue_overhead import (
     CONNECTIONS,
     BenchmarkFailed,
@@ -247,10 +247,8 @@ def _beside_each_other(count: int, slots: int) -> tuple[str, ...]:
     with whole_stack(REAL, slots=slots) as running:
         client, began = client_of(running), time.perf_counter()
         batch = start(client, prompts, ANSWER_TOKENS)
-        while batch.status != "completed":
-            time.sleep(POLL_S)
-            batch = client.batches.retrieve(batch.id)
-        took, usage = time.perf_counter() - began, batch.usage
+        wait(client, batch)
+        took, usage = time.perf_counter() - began, client.batches.retrieve(batch.id).usage
     as_batch = _computed(usage.input_tokens, usage.input_tokens_details.cached_tokens, took)
     with whole_stack(REAL, slots=slots) as running:
         began = time.perf_counter()

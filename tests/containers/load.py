@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from medusaq import Batch, Client, MedusaqError
+from tests.support.measuring.lines import lost_and_doubled
 
 LINES = 120
 PAUSE_S = 0.5  # between single jobs
@@ -79,14 +79,9 @@ def answers(client: Client, batch: Batch) -> list[tuple[str, str]]:
 
 
 def judge(found: list[tuple[str, str]], known: dict[str, str]) -> Verdict:
-    times = Counter(name for name, _ in found)
+    lost, doubled = lost_and_doubled((name for name, _ in found), known)
     changed = {name for name, text in found if text != known.get(name)}
-    return Verdict(
-        submitted=LINES,
-        lost=LINES - len(times),
-        doubled=sum(count - 1 for count in times.values()),
-        changed=len(changed),
-    )
+    return Verdict(submitted=LINES, lost=lost, doubled=doubled, changed=len(changed))
 
 
 @dataclass

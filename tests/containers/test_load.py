@@ -27,6 +27,10 @@ def test_the_answers_of_a_quiet_system_are_right() -> None:
         ([*KNOWN.items(), ("line-7", "answer 7")], Verdict(submitted=LINES, doubled=1)),
         ([*(KNOWN | {"line-7": "another"}).items()], Verdict(submitted=LINES, changed=1)),
         ([], Verdict(submitted=LINES, lost=LINES)),
+        (
+            [*[*KNOWN.items()][1:], ("line-none", "x")],
+            Verdict(submitted=LINES, lost=1, doubled=1, changed=1),
+        ),
     ],
 )
 def test_a_missing_a_second_and_another_answer_are_counted(

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from engine.llama.devices import devices
@@ -18,7 +17,7 @@ from tests.gpu.measures.exact import Numbers, compared
 from tests.gpu.page import Result, page, place
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
 from tests.gpu.running import run_process, run_selection
-from tests.support.workers import ROOT, wait_until
+from tests.support.workers import ROOT, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +87,7 @@ def test_a_process_that_takes_too_long_is_stopped_with_its_own_ones() -> None:
     assert ended.code is None
     assert ended.why(5.0) == "not within 5 s"
     [child] = map(int, ended.lines)
-    wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", 10.0)
+    wait_until(lambda: not is_alive(child), 10.0)
 
 
 def test_every_selection_selects_tests_that_exist() -> None:

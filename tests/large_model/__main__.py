@@ -4,8 +4,8 @@
 
 The models are the default one, widened with zeros (tests/benchmarks/large/widened.py): memory and times are
 those of their shape, the words those of the small one. --made keeps the files for the next run, --record the
-table of a whole run. Exit code 1 when a line was lost or doubled, or when a worker took other memory or made
-other lanes than was said beforehand.
+table of a whole run. Exit code 1 when a line was lost or doubled, or when something is not as was said
+beforehand: memory, lanes, the longest request, the model that answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,10 +26,13 @@ from tests.benchmarks.common import folder, positive
 from tests.benchmarks.large.shapes import PRESETS, parse_shape
 from tests.benchmarks.large.widened import CannotWiden, made
 from tests.large_model.stack import Stack, Worker, model_worker
+from tests.support.measuring.lines import lost_and_doubled
 from tests.support.measuring.report import Report, add_record, shown_command
-from tests.support.medusaq_up import Failed, Running, clean_up_on_sigterm
+from tests.support.measuring.sigterm import clean_up_on_sigterm
+from tests.support.medusaq_up import Failed, Running
 
 LINES, MAX_TOKENS = 64, 24  # of a batch
+ROWS = [str(number) for number in range(1, LINES + 1)]  # their names
 WITHIN = 0.10  # of the expected memory
 LONGEST = re.compile(r"up to (\d+) tokens")  # what `medusaq doctor` says of the context
 LEFT_OF_CONTEXT = 256  # tokens of the longest request that are not prompt
@@ -90,12 +92,10 @@ def _submit(client: Client) -> Batch:
 
 
 def _judged(client: Client, batch: Batch) -> tuple[int, int, int]:
-    """Lines without an answer, lines with several, and the tokens of all."""
-    answers, tokens = Counter[str](), 0
-    for line in client.output(batch):
-        answers[line["custom_id"]] += 1
-        tokens += line["response"]["body"]["usage"]["completion_tokens"]
-    return LINES - len(answers), sum(count > 1 for count in answers.values()), tokens
+    """Lines without an answer, answers beside the first of a line, and the tokens of all."""
+    lines = [*client.output(batch)]
+    tokens = sum(line["response"]["body"]["usage"]["completion_tokens"] for line in lines)
+    return *lost_and_doubled((line["custom_id"] for line in lines), ROWS), tokens
 
 
 def _batch(client: Client) -> Row:
@@ -168,7 +168,8 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="medusaq-large-") as passing:
         place, small = (options.made or Path(passing)).absolute(), Path(default_model_path())
-        stack = Stack(Path(passing), kv_cells=options.kv_cells)
+        # Small shapes too: what `auto` finds while a worker runs would change what was expected of it.
+        stack = Stack(Path(passing), kv_cells=options.kv_cells, weights="as_shipped")
         try:
             models = [made(small, place, shape, options.format) for shape in options.shapes]
             for shape, model in zip(options.shapes, models, strict=True):

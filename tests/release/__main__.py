@@ -16,7 +16,8 @@ from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
 from tests.release.environments import TOOLS, Environment, Result, Trial, attempt
 from tests.support.measuring.report import Report, add_record, shown_command
-from tests.support.medusaq_up import Failed, clean_up_on_sigterm
+from tests.support.measuring.sigterm import clean_up_on_sigterm
+from tests.support.medusaq_up import Failed
 
 BASE = "base"
 OF_CLONES = "dev"  # for `make test`, which installs it
@@ -67,6 +68,8 @@ def main() -> int:
         for row in rows:
             table.row(*row)
         table.note(f"{', '.join(sizes)}.")
+    if options.record and not whole:
+        print(f"not recorded: that takes --python with {', '.join(sorted(EVERY))}, and no --extra")
     counts = ((failures, "failed"), (skipped, "skipped"))
     print(", ".join(f"{count} {what}" for count, what in counts if count) or "all passed")
     return 1 if failures else 0

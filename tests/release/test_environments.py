@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,15 @@ import pytest
 from tests.release import __main__ as release
 from tests.release import environments
 from tests.release.environments import Environment
-from tests.support.medusaq_up import STOPPED, Failed
+from tests.support.measuring.sigterm import STOPPED
+from tests.support.medusaq_up import Failed
 from tests.support.servers import free_port
-from tests.support.workers import ROOT
+from tests.support.workers import ROOT, is_alive, wait_until
 
 WAIT_S = 20.0
 CLEANS_UP = """
 import sys, tempfile, time
-from tests.support.medusaq_up import clean_up_on_sigterm
+from tests.support.measuring.sigterm import clean_up_on_sigterm
 clean_up_on_sigterm()
 with tempfile.TemporaryDirectory(dir=sys.argv[1]):
     print("begun", flush=True)
@@ -29,23 +28,13 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1]):
 """
 
 
-def ended(pid: int) -> bool:
-    limit = time.monotonic() + WAIT_S
-    while time.monotonic() < limit:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_a_command_that_takes_too_long_ends_with_what_it_started(tmp_path: Path) -> None:
     environment = Environment(tmp_path, tmp_path / "cache")
     slow = ["sh", "-c", "sleep 60 & echo child $!; wait"]
-    with pytest.raises(Failed, match=r"sh -c .*: not done after 1 s\n    child \d+") as failed:
-        environment.run(slow, timeout_s=1.0)
-    assert ended(int(str(failed.value).rpartition(" ")[2]))
+    with pytest.raises(Failed, match=r"sh -c .*: not done after 5 s\n    child \d+") as failed:
+        environment.run(slow, timeout_s=5.0)
+    child = int(str(failed.value).rpartition(" ")[2])
+    wait_until(lambda: not is_alive(child), WAIT_S)
 
 
 def test_an_interpreter_that_is_gone_is_a_row_that_failed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from pathlib import Path
 import httpx
 
 LEAST_TAIL = 12  # lines of a log that an error shows
-STOPPED = 143  # exit code of a command that SIGTERM ended
 
 
 class Failed(Exception):
@@ -28,11 +26,6 @@ class Running:
     url: str
     process: subprocess.Popen[bytes]
     ready_s: float
-
-
-def clean_up_on_sigterm() -> None:
-    """From now on SIGTERM ends this process as an exception does: what was started and written goes too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
 
 
 @contextmanager

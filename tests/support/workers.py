@@ -153,6 +153,14 @@ def environment(settings: Settings) -> dict[str, str]:
     return inherited | chosen | {"PYTHONPATH": str(ROOT)}
 
 
+def is_alive(pid: int) -> bool:
+    """Zombies are dead enough: they are for their parent to bury."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def wait_until(
     holds: Callable[[], bool],
     timeout_s: float = WAIT_S,

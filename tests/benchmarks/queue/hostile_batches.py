@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import httpx
 
 from tasks.records.api_key import Limits
+from tasks.records.batch import ENDED
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, Running, whole_stack
@@ -26,7 +27,6 @@ LIMIT_S = 180.0
 QUEUED = 10  # batches of the other key that have not ended, at any time
 LINES = 50_000  # the most that a file may have
 MOST_S = 1.0  # p95 beside any attack
-ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Key:

@@ -17,6 +17,7 @@ import openai
 import redis
 
 from docs.measured.million import Run
+from tasks.records.batch import ENDED
 from tests.benchmarks.common import ToolFailed, last_words
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.process_usage import MB, Watch
@@ -80,7 +81,7 @@ def wait(client: openai.OpenAI, batch: openai.types.Batch) -> Taken:
     """Until it is completed. Raises BenchmarkFailed if it ends otherwise."""
     created = time.perf_counter()
     first = validated = 0.0
-    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+    while batch.status not in ENDED:
         time.sleep(POLL_S)
         batch = client.batches.retrieve(batch.id)
         now = time.perf_counter() - created

@@ -18,7 +18,7 @@ from cli.processes import restart_backoff as module
 from cli.processes.restart_backoff import START_LIMIT
 from cli.processes.supervisor import ChildSpec, Supervisor
 from tasks.base.readiness import READY_FD
-from tests.support.workers import ROOT, wait_until
+from tests.support.workers import ROOT, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +58,6 @@ def start(said: Said, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 def spec(folder: Path, name: str, code: str, **fields: Any) -> ChildSpec:
     argv = [sys.executable, "-I", "-S", "-c", textwrap.dedent(code)]
     return ChildSpec(name, argv, folder / f"{name}.log", **fields)
-
-
-def alive(pid: int) -> bool:
-    """Zombies are dead enough: they are for their parent to bury."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def open_files() -> int:
@@ -231,7 +223,7 @@ def test_stopping_goes_by_stages_and_kills_what_does_not_listen(tmp_path: Path, 
     pids = supervisor.pids()
     supervisor.stop()
     assert order.read_text().replace("-c", "").split() == ["first", "last"]
-    assert not any(alive(pid) for pid in pids.values())
+    assert not any(is_alive(pid) for pid in pids.values())
 
 
 def test_what_a_child_leaves_behind_goes_with_it(tmp_path: Path, start: Start) -> None:
@@ -244,9 +236,9 @@ def test_what_a_child_leaves_behind_goes_with_it(tmp_path: Path, start: Start) -
     supervisor = start(parent)
     wait_until(lambda: parent.log.exists() and parent.log.read_text().endswith("\n"))
     helper = int(parent.log.read_text())
-    assert alive(helper)
+    assert is_alive(helper)
     supervisor.stop()
-    wait_until(lambda: not alive(helper))
+    wait_until(lambda: not is_alive(helper))
 
 
 def test_a_child_waits_until_the_one_before_is_ready(tmp_path: Path, start: Start) -> None:
@@ -295,7 +287,7 @@ def test_children_are_begun_and_ended_while_others_run(
     again = supervisor.pids()["late"]
     tending.todo.append(lambda its: its.end("late", signal.SIGINT, 30))
     wait_until(lambda: not supervisor.has("late"))
-    assert not alive(again)
+    assert not is_alive(again)
     assert len(said) == 1, "an end that was asked for is no crash"
     tending.todo.append(lambda its: its.begin(child))
     wait_until(lambda: "late" in supervisor.pids())
@@ -314,7 +306,7 @@ def test_a_child_that_does_not_end_when_asked_is_killed(
     pid = supervisor.pids()["deaf"]
     tending.todo.append(lambda its: its.end("deaf", signal.SIGINT, 0.2))
     wait_until(lambda: not supervisor.has("deaf"))
-    assert not alive(pid)
+    assert not is_alive(pid)
 
 
 def test_a_child_that_waits_for_its_restart_can_be_ended(
@@ -372,6 +364,6 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert alive(child)
+        assert is_alive(child)
         parent.kill()
-    wait_until(lambda: not alive(child))
+    wait_until(lambda: not is_alive(child))

@@ -19,7 +19,7 @@ from compiling.measure.speed import ROWS, SLOTS, Speed, peak_bytes, run
 from engine import EngineConfig
 from tests.engine.helpers.drive import opened
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.support.workers import ROOT, wait_until
+from tests.support.workers import ROOT, is_alive, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +110,4 @@ def test_a_child_ends_with_the_process_that_asked(module: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: not _alive(child))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: not is_alive(child))

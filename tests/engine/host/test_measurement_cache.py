@@ -23,6 +23,7 @@ from engine.host.measurement_cache import (
     write_measurement,
 )
 from engine.host.other_load import OtherLoad, Used, core_seconds, share
+from engine.host.processor import usable_cores
 
 KIND, KEY = "times", "of a machine"
 TICKS_A_S = os.sysconf("SC_CLK_TCK")
@@ -91,7 +92,7 @@ def test_the_used_seconds_are_those_of_our_cores_without_idle_ones_and_with_stol
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
 def test_other_processes_are_seen() -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(cores)]
     try:
         time.sleep(0.5)

@@ -172,3 +172,7 @@ def test_a_processor_is_told_from_another_of_its_name_by_family_and_model(tmp_pa
     for table in (unknown, other, first, second):
         record(table, path)
     assert read(path) == [first, other, second]
+    record(unknown, path)
+    again = replace(first, rows=[["a|b", "4.0"]])
+    record(again, path)
+    assert read(path) == [again, other, second], "one table for both names"

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 from openai.types import Batch
 
-ENDED = ("completed", "failed", "expired", "cancelled")
+from tasks.records.batch import ENDED
 
 
 def chat(number: int, content: str = "hello there", **body: Any) -> dict[str, Any]:

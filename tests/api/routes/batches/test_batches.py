@@ -20,7 +20,8 @@ from api.routes.batch_results import _results
 from api.service.dependencies import Gateway
 from tasks.base.settings import Settings
 from tasks.files.factory import make_store
-from tests.api.routes.batches.batch_client import ENDED, chat, create, end, entries, upload
+from tasks.records.batch import ENDED
+from tests.api.routes.batches.batch_client import chat, create, end, entries, upload
 
 
 def test_a_file_goes_in_and_its_answers_come_out(client: openai.OpenAI) -> None:

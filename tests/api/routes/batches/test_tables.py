@@ -22,8 +22,9 @@ from openai.types import Batch
 
 from api.requests.table_downloads import MOST_TABLES
 from api.routes.batch_results import MEDIA_TYPES, Format
+from tasks.records.batch import ENDED
 from tests.api.conftest import GatewayProcess
-from tests.api.routes.batches.batch_client import ENDED, end
+from tests.api.routes.batches.batch_client import end
 from tests.api.routes.batches.table_client import CHAT, CSV, SCHEMA, TEMPLATE, create, made, upload, xlsx
 from tests.support.workers import wait_until
 from tests.tasks.batches.test_table_batches import children
