@@ -23,7 +23,6 @@ AWAITED = {
     "importance",
     "instructions",
     "invariance",
-    "large-model",
     "one-request",
     "one-request-spinning",
     "poll",
