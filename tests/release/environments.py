@@ -23,6 +23,7 @@ READY_TIMEOUT_S = 300.0  # the engine measures the machine first
 STOP_TIMEOUT_S = 60.0
 FLOWER_TIMEOUT_S = 60.0
 SERVING = ("worker", "local")  # what `medusaq up` needs
+BESIDE = {"train": ("medusa",)}  # extras of no use alone, with those that `medusaq train-heads` names
 # What each extra is for, as modules of ours or of what it brings.
 USES = {
     "worker": ("engine.service", "llama_cpp"),
@@ -62,7 +63,9 @@ class Trial:
         """The extras: those that serve come along, since every one is to be tried at work."""
         if self.tool:
             return SERVING
-        return () if not self.extra else tuple(dict.fromkeys((*SERVING, self.extra)))
+        if not self.extra:
+            return ()
+        return tuple(dict.fromkeys((*SERVING, *BESIDE.get(self.extra, ()), self.extra)))
 
     def requirement(self, wheel: Path) -> str:
         return str(wheel) + (f"[{','.join(self.installed)}]" if self.installed else "")
