@@ -1,17 +1,15 @@
-"""Human-readable quantities and texts."""
+"""Human-readable texts and times."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 SHOWN_CHARS = 160  # of a text: two lines of a terminal
 
 
-def size(count: float) -> str:
-    """A number of bytes with a decimal unit."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+def clock(seconds: float | None) -> str:
+    """Local date and time; "-" for none."""
+    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def shortened(text: str) -> str:

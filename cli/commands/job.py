@@ -6,12 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.base.errors import EXIT_FAILURE, BadInput
+from cli.base.units import clock
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from cli.gateway.request_options import (
     AcceptanceOption,
@@ -152,9 +152,9 @@ def _details(record: Mapping[str, Any]) -> str:
         ("priority", record["priority"]),
         ("model", record["model"] or "any"),
         ("prompt", preview(record["request"])),
-        ("created", _clock(record["created_at"])),
-        ("started", _clock(record["started_at"])),
-        ("finished", _clock(record["finished_at"])),
+        ("created", clock(record["created_at"])),
+        ("started", clock(record["started_at"])),
+        ("finished", clock(record["finished_at"])),
         ("attempts", record["attempts"]),
         ("worker", record["worker"] or "-"),
     ]
@@ -219,7 +219,3 @@ def _age(created_at: float) -> str:
     from cli.views.progress import duration
 
     return duration(max(0.0, time.time() - created_at))
-
-
-def _clock(seconds: float | None) -> str:
-    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.base.plain_help import App
+from cli.base.units import clock
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
 from tasks.records.webhook import DeliveryStatus
 
@@ -88,7 +88,7 @@ def rotate(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 def _print_secret(secrets: Mapping[str, Any], as_json: bool) -> None:
     typer.echo(json.dumps(secrets) if as_json else secrets["current"])
     if secrets["previous_until"] is not None and not as_json:
-        typer.echo(f"the previous secret also signs until {_clock(secrets['previous_until'])}", err=True)
+        typer.echo(f"the previous secret also signs until {clock(secrets['previous_until'])}", err=True)
 
 
 def _table(deliveries: list[dict[str, Any]]) -> Table:
@@ -119,14 +119,14 @@ def _details(delivery: Mapping[str, Any]) -> str:
         ("event", delivery["type"]),
         ("of", delivery["object_id"]),
         ("url", delivery["url"]),
-        ("created", _clock(delivery["created_at"])),
-        ("ended", _clock(delivery["ended_at"])),
-        ("next attempt", _clock(delivery["next_attempt_at"])),
+        ("created", clock(delivery["created_at"])),
+        ("ended", clock(delivery["ended_at"])),
+        ("next attempt", clock(delivery["next_attempt_at"])),
     ]
     rows += [
         (
             f"attempt {attempt['number'] or '-'}",
-            f"{_clock(attempt['at'])}  {_took(attempt)}  {_answer(attempt)}",
+            f"{clock(attempt['at'])}  {_took(attempt)}  {_answer(attempt)}",
         )
         for attempt in delivery["attempts"]
     ]
@@ -140,7 +140,3 @@ def _answer(attempt: Mapping[str, Any]) -> str:
 
 def _took(attempt: Mapping[str, Any]) -> str:
     return "-" if attempt["duration_s"] is None else f"{attempt['duration_s']:.2f} s"
-
-
-def _clock(seconds: float | None) -> str:
-    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")

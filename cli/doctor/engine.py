@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from common.units import size
 from tasks.base.settings import Settings
 
 if TYPE_CHECKING:

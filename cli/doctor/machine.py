@@ -12,9 +12,9 @@ import httpx
 
 from cli.base.errors import CliError
 from cli.base.installing import to_install
-from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
 from cli.processes.ports import check_port_free
+from common.units import size
 from tasks.base.settings import Settings
 from tasks.base.telemetry.tracing_setup import configured
 

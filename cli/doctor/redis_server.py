@@ -10,8 +10,8 @@ from typing import Any
 
 import redis
 
-from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
+from common.units import size
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings, redacted
 from tasks.store.database import Database, connect

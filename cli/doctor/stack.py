@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
 from cli.doctor.machine import free_space
 from cli.stack.state_file import running_models, running_restarts
 from cli.stack.swap_policy import Phase
+from common.units import size
 from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cli.reports.charts import BLUE, GREY, Bars, Chart, Lines, Series
 from cli.reports.report import Report, Section, Table
-from compiling.base.resource_check import size
+from common.units import size
 from compiling.measure.speed import SLOTS
 from compiling.result.compilation import COUNTS, Compiled, Row
 from compiling.result.recommendation import Load

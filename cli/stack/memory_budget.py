@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from cli.base.errors import BadInput
-from cli.base.units import size
+from common.units import size
 from tasks.base.settings import Settings
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from rich.table import Table
 
+from cli.base.units import clock
 from cli.views.progress import duration
 from tasks.records.batch import BatchStatus
 
@@ -55,9 +55,9 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
         *([("never sent", f"{never_sent:,}")] if never_sent and batch["status"] in STOPPED else []),
         *([("cut", f"{cut:,} by max_tokens")] if cut else []),
         ("tokens", f"{usage['input_tokens']:,} in ({cached:,} cached), {usage['output_tokens']:,} out"),
-        ("created", _clock(batch["created_at"])),
+        ("created", clock(batch["created_at"])),
         ("took", _took(batch)),
-        ("expires", _clock(batch["expires_at"])),
+        ("expires", clock(batch["expires_at"])),
         ("priority", str(batch["priority"])),
         ("input file", file("input_file_id")),
         ("output file", file("output_file_id")),
@@ -80,7 +80,3 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
 def _took(batch: Mapping[str, Any]) -> str:
     ended = next((batch[name] for name in ENDS if batch[name] is not None), None)
     return duration(max(0.0, (ended or time.time()) - batch["created_at"]))
-
-
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")

@@ -11,11 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.base.units import size
 from cli.processes.restart_backoff import Restart, clock
 from cli.views.model_states import FAILED, UNSERVED, ModelState
 from cli.views.progress import duration
 from cli.views.snapshot import PRIORITIES, Snapshot, Speeds, done
+from common.units import size
 
 NARROW = 80  # columns; narrower tables omit less important columns
 MOST_WINDOWS = 8  # that are shown

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.units import size
 from compiling.base.errors import RoomError
 from engine.host.system_memory import look_at_memory
 
@@ -98,13 +99,3 @@ def make_folder(folder: Path) -> None:
 def existing(path: Path) -> Path:
     """The folder, or its nearest ancestor that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-
-
-def size(count: int) -> str:
-    """As in "4.1 GB"."""
-    amount = float(count)
-    for unit in ("bytes", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 
 import engine  # noqa: F401  disables the telemetry of the hub's client, before that is imported
+from common.units import size
 from compiling.base.errors import HubError, RoomError
-from compiling.base.resource_check import existing, size
+from compiling.base.resource_check import existing
 
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # neither ./ nor ../
 AWAY, BROKEN_OFF = "the hub cannot be reached", "the download broke off, repeat to go on"

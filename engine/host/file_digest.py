@@ -60,7 +60,7 @@ def digest_file(path: Path, source: str, progress: Progress = lambda _: None) ->
     path = path.expanduser().absolute()
     try:
         files = files_below(path)
-        hashes = [_sha256(file, progress) for file in files]
+        hashes = [sha256(file, progress) for file in files]
         size = sum(file.stat().st_size for file in files)
     except OSError as error:
         raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
@@ -80,7 +80,8 @@ def state_of(file: FileDigest, progress: Progress = lambda _: None) -> State:
     return State.OK
 
 
-def _sha256(path: Path, progress: Progress) -> str:
+def sha256(path: Path, progress: Progress = lambda _: None) -> str:
+    """Of the content, in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(READ_BYTES):

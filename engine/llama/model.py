@@ -83,7 +83,7 @@ class Model:
         _log_lines.clear()
         self.path = path
         self._how = f", {how}" if weights is not None else ""
-        self.handle = self._load(weights or path, gpu_layers, vocabulary_only)
+        self.handle = _loaded(weights or path, gpu_layers, vocabulary_only)
         # Freed with the last reference, since any thread may still be tokenizing; not at exit, when a decode
         # call may be running.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -93,15 +93,6 @@ class Model:
             raise ModelLoadError(f"{path}: not a decoder-only text model")
         self.width: int = llama_cpp.llama_model_n_embd(self.handle)
         self._pieces: dict[tuple[int, bool], bytes] = {}
-
-    def _load(self, path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
-        check_file(path)
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
-        model = llama_cpp.llama_model_load_from_file(path.encode(), params)
-        if not model:
-            raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
-        return model
 
     # Metadata
 
@@ -220,16 +211,22 @@ class Shape:
     weight_bytes: int
 
 
+def _loaded(path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
+    """llama.cpp's handle. Raises ModelLoadError."""
+    check_file(path)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
+    model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+    if not model:
+        raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
+    return model
+
+
 def read_shape(path: str) -> Shape:
     """Read the metadata, not the weights. Raises ModelLoadError, also for a truncated file."""
     llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
     _log_lines.clear()
-    check_file(path)
-    params = llama_cpp.llama_model_default_params()
-    params.vocab_only, params.n_gpu_layers = True, 0
-    model = llama_cpp.llama_model_load_from_file(path.encode(), params)
-    if not model:
-        raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
+    model = _loaded(path, gpu_layers=0, vocabulary_only=True)
     try:
         vocab = llama_cpp.llama_model_get_vocab(model)
         architecture = _metadata_value(model, "general.architecture")

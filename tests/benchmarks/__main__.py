@@ -24,6 +24,7 @@ from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.host.processor import processor, usable_cores
+from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model, unpacked
 from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
@@ -32,7 +33,6 @@ from tests.benchmarks.common import (
     SPEC_BENCH,
     Throughput,
     ToolFailed,
-    default_model,
     load_spec_bench,
     positive,
     program,
@@ -296,7 +296,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     several = "`server`, `cells`, `lanes` and `batch`"
-    parser.add_argument("--model", type=Path, default=default_model(), help="a GGUF")
+    parser.add_argument("--model", type=Path, default=Path(default_model_path()), help="a GGUF")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
     parser.add_argument("--limit", type=positive, help="take only so many prompts, evenly spread")
     parser.add_argument("--max-tokens", type=positive, default=OUTPUT_TOKENS)

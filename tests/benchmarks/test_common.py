@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from docs.measured.figures import read
+from engine.llama.model import default_model_path
 from tests.benchmarks import all as every
 from tests.benchmarks.all import PARTS, Part
-from tests.benchmarks.common import Throughput, default_model, load_spec_bench, thin_end
+from tests.benchmarks.common import Throughput, load_spec_bench, thin_end
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_the_rate_is_generated_tokens_over_wall_time() -> None:
 
 
 def test_the_default_model_is_a_gguf() -> None:
-    with default_model().open("rb") as model:
+    with Path(default_model_path()).open("rb") as model:
         assert model.read(4) == b"GGUF"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import tarfile
@@ -19,9 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from medusaq import Batch, Client, Job, JobFailed
+from tests.support.medusaq_up import medusaq_up
 from tests.support.servers import free_port
 from tests.support.workers import ROOT
 
@@ -30,7 +28,7 @@ STATE, EXPECTED = ".medusaq", "expected.json"
 LEFT_OUT = ("logs", "lock")  # of the state folder
 FOR_EVER_S = 3_000_000_000
 LAST_DEADLINE = 4_000_000_000.0  # Unix seconds, in the year 2096
-READY_S = 60.0
+READY_S, STOP_S = 60.0, 60.0
 SETTINGS = {
     "MEDUSAQ_ENGINE_FACTORY": "tests.support.scripted:load",
     "MEDUSAQ_RESULT_TTL_S": str(FOR_EVER_S),
@@ -69,38 +67,18 @@ def make(revision: str) -> Path:
 
 def _run(code: Path, work: Path) -> dict[str, Any]:
     """What the gateway of the earlier code said of its jobs and batches, before it was stopped."""
-    port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("MEDUSAQ_")}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "cli", "up", "--port", str(port), "--no-flower", "--state-dir", STATE],
-        cwd=work,
+    up = medusaq_up(
+        [sys.executable, "-P", "-m", "cli"],
+        free_port(),
+        ["--no-flower", "--state-dir", STATE],
+        log=work / "up.log",
         env={**env, **SETTINGS, "PYTHONPATH": str(code)},
+        ready_s=READY_S,
+        stop_s=STOP_S,
     )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_ready(url)
-        with Client(url) as client:
-            said = _used(client, work)
-        process.send_signal(signal.SIGTERM)
-        if process.wait(60):
-            raise RuntimeError("the earlier code did not stop in order")
-        return said
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def _wait_ready(url: str) -> None:
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
-        try:
-            if httpx.get(f"{url}/readyz").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError("the earlier code is not ready")
+    with up as running, Client(running.url) as client:
+        return _used(client, work)
 
 
 def _used(client: Client, work: Path) -> dict[str, Any]:

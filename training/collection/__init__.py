@@ -2,6 +2,6 @@
 
 In: prompts and a model.
 Out: shards on disk.
-Public: dataset.Answer, dataset.Dataset, shards.sha256, dataset.Batch, collect.CollectOptions,
+Public: dataset.Answer, dataset.Dataset, dataset.Batch, collect.CollectOptions,
 dataset.batch.
 """

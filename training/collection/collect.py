@@ -25,6 +25,7 @@ from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.sequence import Ended, SequenceState
 from engine.core.token_tree import Tree
+from engine.host.file_digest import sha256
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model
 from training.base.errors import CollectionError, TrainingError
@@ -35,7 +36,6 @@ from training.collection.shards import (
     Identity,
     Recorded,
     States,
-    sha256,
 )
 from training.prompts.prompts import read_prompts
 

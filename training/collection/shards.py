@@ -12,7 +12,6 @@ killed process loses the answers that it had not yet written.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -180,11 +179,6 @@ class Collection:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def open_shard(path: Path, width: int) -> Shard:

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.host.file_digest import sha256
 from engine.llama.model import Model, Tokens, read_shape
 from engine.medusa.calibration import RANKS
 from engine.medusa.layouts import HeadsLoadError, files_of
 from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.medusa.weights import HeadWeights, naming
 from training.base.errors import PromptsError, TrainingError
-from training.collection.shards import sha256
 from training.heads import heads_file
 from training.heads.token_ranking import composed_texts, count_tokens, ranked, read_texts
 

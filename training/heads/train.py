@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from engine.host.file_digest import sha256
 from engine.host.processor import usable_cores
 from engine.llama.model import Model
 from engine.medusa.calibration import RANKS
@@ -22,7 +23,6 @@ from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from training.base.errors import TrainingError
 from training.base.progress import say
 from training.collection.dataset import Dataset, draft_vocabulary, held_out_share
-from training.collection.shards import sha256
 from training.heads import heads_file
 from training.heads.network import DraftHeads
 from training.heads.recipe import Kind, TrainOptions

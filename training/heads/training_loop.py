@@ -18,11 +18,11 @@ from rich.console import Console
 from torch import Tensor
 
 from common.atomic_write import atomic_path
+from engine.host.file_digest import sha256
 from engine.medusa.layouts import first_line
 from training.base.errors import TrainingError
 from training.base.progress import Display, say
 from training.collection.dataset import Answer, Batch, Dataset, batch, groups
-from training.collection.shards import sha256
 from training.heads import heads_file
 from training.heads.muon import Muon
 from training.heads.network import DraftHeads, DraftLoss, Proposals

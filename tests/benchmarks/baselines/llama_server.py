@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ import httpx
 from engine.host.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.common import Throughput
+from tests.support.servers import free_port
 
 START_LIMIT_S = 120.0  # loading a large model from a cold disk
 STOP_LIMIT_S = 10.0  # then it is killed
@@ -55,7 +55,7 @@ def running(
     server: Path, model: Path, slots: int, context: int, options: Iterable[str] = ()
 ) -> Iterator[str]:
     """A llama-server on a free loopback port; `context` tokens for each slot. Yields its address."""
-    port = _free_port()
+    port = free_port()
     command = [str(server), "--model", str(model), "--host", "127.0.0.1", "--port", str(port)]
     command += [
         "-np",
@@ -147,10 +147,3 @@ async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int, ign
     answer = response.json()
     usage, timings = answer["usage"], answer["timings"]
     return _Usage(usage["prompt_tokens"], timings["cache_n"], usage["completion_tokens"])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

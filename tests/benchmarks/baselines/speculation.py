@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -21,6 +22,7 @@ from rich.progress import track
 
 from engine import Decoding, EngineConfig, Request, SamplingParams
 from engine.core.engine import Engine
+from engine.llama.model import default_model_path
 from engine.speculative.setup import speculate
 from tests.benchmarks import common
 from tests.benchmarks.baselines import llama_server
@@ -85,7 +87,7 @@ def main() -> None:
     add_record(parser)
     arguments = parser.parse_args()
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
-    model, max_tokens = arguments.model or common.default_model(), arguments.max_tokens
+    model, max_tokens = arguments.model or Path(default_model_path()), arguments.max_tokens
     config = EngineConfig(model=str(model), slots=1, prefix_sharing=False, heads=arguments.heads)
     engine = opened(config)
     speculate(engine, config)

@@ -23,6 +23,7 @@ from engine import Completion, EngineConfig, Request, SamplingParams
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree
+from engine.llama.model import default_model_path
 from engine.speculative import latency_model
 from engine.speculative.controller import Speculation
 from engine.speculative.latency_model import LatencyProfile
@@ -150,7 +151,7 @@ def main() -> None:
     add_record(parser)
     options = parser.parse_args()
     prompts = common.load_spec_bench(options.prompts, options.limit)
-    model: Path = options.model or common.default_model()
+    model: Path = options.model or Path(default_model_path())
     config = EngineConfig(model=str(model))
     engine = opened(config)
     with row_timer(engine.model, config) as timer:

@@ -18,15 +18,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import redis
 
 from docs.measured.figures import newest, read
 from engine import EngineConfig, EngineService, Request, SamplingParams, load
+from engine.llama.model import default_model_path
 from tasks.records.job import Priority
 from tests.benchmarks.batches import submit_all
-from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, default_model
+from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS
 from tests.benchmarks.fleet.model import Load, simulate
 from tests.benchmarks.queue.queue_overhead import CONNECTIONS, WARM_UP_JOBS, drive, whole_stack
 from tests.support.measuring.report import Report, add_record, shown_command
@@ -223,7 +225,8 @@ def main() -> None:
     if chosen.simulate and recorded is None:
         raise SystemExit("error: nothing was recorded yet")
     found = Measured(**recorded.data) if chosen.simulate and recorded else measure()
-    report = Report(shown_command("tests.benchmarks.fleet", []), chosen.record, default_model().name)
+    model = Path(default_model_path()).name
+    report = Report(shown_command("tests.benchmarks.fleet", []), chosen.record, model)
     with report.table(NAME, *COLUMNS) as table:
         for row in simulated(found):
             table.row(*row)

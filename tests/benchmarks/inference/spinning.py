@@ -24,7 +24,8 @@ from rich.progress import track
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.core.engine import Engine
 from engine.host.processor import usable_cores
-from tests.benchmarks.common import SLOTS, default_model
+from engine.llama.model import default_model_path
+from tests.benchmarks.common import SLOTS
 from tests.engine.helpers.drive import opened
 from tests.support.measuring.report import Report, add_record, shown_command
 
@@ -44,7 +45,7 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--model", type=Path, default=default_model(), help="a GGUF (default: the packaged one)"
+        "--model", type=Path, default=Path(default_model_path()), help="a GGUF (default: the packaged one)"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--be-engine", nargs=2, type=int, metavar=("REQUESTS", "THREADS"), help="for itself")

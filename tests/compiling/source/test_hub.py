@@ -91,7 +91,7 @@ def test_pickles_are_fetched_where_there_is_nothing_else(hub: SmallHub, tmp_path
             "HubError: org/broken: the download broke off, repeat to go on: IncompleteRead",
         ),
         ("org/whole", WITHOUT_CLIENT, "pip install 'medusaq[local]'"),
-        ("org/whole", FULL_DISK, "RoomError: org/whole: 15 bytes of disk are needed in "),
+        ("org/whole", FULL_DISK, "RoomError: org/whole: 15 B of disk are needed in "),
         ("org/a..b", CHOOSE, "HubError: org/a..b: not a name of the hub"),
     ],
 )

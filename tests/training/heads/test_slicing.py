@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.base.errors import ModelLoadError
+from engine.host.file_digest import sha256
 from engine.llama.model import Model, default_model_path
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
@@ -21,7 +22,6 @@ from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from tests.engine.helpers.float_heads import FloatHeads
 from tests.engine.helpers.tiny import VOCAB, WIDTH
 from training.base.errors import PromptsError, TrainingError
-from training.collection.shards import sha256
 from training.heads.slicing import Sliced, slice_heads
 from training.heads.token_ranking import BLOCK, count_tokens, ranked, read_texts
 

@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
+from engine.host.file_digest import sha256
+
 torch = pytest.importorskip("torch", reason="the extra medusa is not installed")
 
 from safetensors import safe_open  # noqa: E402
@@ -27,7 +29,6 @@ from tests.training.conftest import said  # noqa: E402
 from tests.training.heads.conftest import SMALL, options  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
 from training.collection.dataset import HELD_OUT_SHARE, Answer, Dataset, batch  # noqa: E402
-from training.collection.shards import sha256  # noqa: E402
 from training.heads import training_loop  # noqa: E402
 from training.heads.heads_file import metadata  # noqa: E402
 from training.heads.muon import Muon, orthogonal  # noqa: E402
