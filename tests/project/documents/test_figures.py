@@ -27,7 +27,6 @@ AWAITED = {
     "one-request-spinning",
     "poll",
     "python",
-    "release",
     "spinning",
     "tables",
     "weights",
