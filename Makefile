@@ -65,7 +65,7 @@ large-model: install ## models of 3 and 7 billion parameters through the whole s
 	@$(BIN)/python -m tests.large_model --record $(LARGE)
 	@$(BIN)/python -m docs.measured
 
-release: install ## builds the archives, tries every extra, pipx and uv in empty environments; RELEASE="--python PATH --extra NAME" chooses
+release: install ## builds the archives, tries every extra, pipx and uv in empty environments; RELEASE="--python PATH PATH PATH" names interpreters
 	@$(BIN)/python -m tests.release --record $(RELEASE)
 	@$(BIN)/python -m docs.measured
 

@@ -1,4 +1,4 @@
-"""JSON as it is stored and sent: one line without blanks, and no names that are not JSON."""
+"""JSON on one line without blanks, and what refuses names that are not JSON where it is read."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 In: paths and numbers.
 Out: checked paths, human-readable text.
-Public: errors.CliError, errors.BadInput, errors.ModelNotLoadable, output_files.check_writable, units.clock,
-units.shortened, errors.exit_code_of, installing.to_install, errors.table_errors.
+Public: errors.CliError, errors.BadInput, errors.ModelNotLoadable, output_files.check_writable,
+units.date_and_time, units.shortened, errors.exit_code_of, installing.to_install, errors.table_errors.
 """

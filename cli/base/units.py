@@ -7,7 +7,7 @@ from datetime import datetime
 SHOWN_CHARS = 160  # of a text: two lines of a terminal
 
 
-def clock(seconds: float | None) -> str:
+def date_and_time(seconds: float | None) -> str:
     """Local date and time; "-" for none."""
     return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.base.errors import EXIT_FAILURE, BadInput
-from cli.base.units import clock
+from cli.base.units import date_and_time
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from cli.gateway.request_options import (
     AcceptanceOption,
@@ -152,9 +152,9 @@ def _details(record: Mapping[str, Any]) -> str:
         ("priority", record["priority"]),
         ("model", record["model"] or "any"),
         ("prompt", preview(record["request"])),
-        ("created", clock(record["created_at"])),
-        ("started", clock(record["started_at"])),
-        ("finished", clock(record["finished_at"])),
+        ("created", date_and_time(record["created_at"])),
+        ("started", date_and_time(record["started_at"])),
+        ("finished", date_and_time(record["finished_at"])),
         ("attempts", record["attempts"]),
         ("worker", record["worker"] or "-"),
     ]

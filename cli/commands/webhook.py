@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.base.plain_help import App
-from cli.base.units import clock
+from cli.base.units import date_and_time
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
 from tasks.records.webhook import DeliveryStatus
 
@@ -88,7 +88,9 @@ def rotate(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 def _print_secret(secrets: Mapping[str, Any], as_json: bool) -> None:
     typer.echo(json.dumps(secrets) if as_json else secrets["current"])
     if secrets["previous_until"] is not None and not as_json:
-        typer.echo(f"the previous secret also signs until {clock(secrets['previous_until'])}", err=True)
+        typer.echo(
+            f"the previous secret also signs until {date_and_time(secrets['previous_until'])}", err=True
+        )
 
 
 def _table(deliveries: list[dict[str, Any]]) -> Table:
@@ -119,14 +121,14 @@ def _details(delivery: Mapping[str, Any]) -> str:
         ("event", delivery["type"]),
         ("of", delivery["object_id"]),
         ("url", delivery["url"]),
-        ("created", clock(delivery["created_at"])),
-        ("ended", clock(delivery["ended_at"])),
-        ("next attempt", clock(delivery["next_attempt_at"])),
+        ("created", date_and_time(delivery["created_at"])),
+        ("ended", date_and_time(delivery["ended_at"])),
+        ("next attempt", date_and_time(delivery["next_attempt_at"])),
     ]
     rows += [
         (
             f"attempt {attempt['number'] or '-'}",
-            f"{clock(attempt['at'])}  {_took(attempt)}  {_answer(attempt)}",
+            f"{date_and_time(attempt['at'])}  {_took(attempt)}  {_answer(attempt)}",
         )
         for attempt in delivery["attempts"]
     ]

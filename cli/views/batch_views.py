@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from cli.base.units import clock
+from cli.base.units import date_and_time
 from cli.views.progress import duration
 from tasks.records.batch import BatchStatus
 
@@ -55,9 +55,9 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
         *([("never sent", f"{never_sent:,}")] if never_sent and batch["status"] in STOPPED else []),
         *([("cut", f"{cut:,} by max_tokens")] if cut else []),
         ("tokens", f"{usage['input_tokens']:,} in ({cached:,} cached), {usage['output_tokens']:,} out"),
-        ("created", clock(batch["created_at"])),
+        ("created", date_and_time(batch["created_at"])),
         ("took", _took(batch)),
-        ("expires", clock(batch["expires_at"])),
+        ("expires", date_and_time(batch["expires_at"])),
         ("priority", str(batch["priority"])),
         ("input file", file("input_file_id")),
         ("output file", file("output_file_id")),

@@ -12,6 +12,7 @@ from medusaq import Batch, Client, MedusaqError
 from tests.support.measuring.lines import lost_and_doubled
 
 LINES = 120
+NAMES = [f"line-{number}" for number in range(LINES)]
 PAUSE_S = 0.5  # between single jobs
 END_S = 1200.0  # limit of a batch
 COLOURS = ("red", "orange", "yellow", "green", "blue", "violet", "brown", "black", "white", "grey")
@@ -30,8 +31,8 @@ def request(number: int) -> dict[str, Any]:
 def write_lines(path: Path) -> Path:
     """As a file of OpenAI's batches."""
     lines = (
-        {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/chat/completions", "body": request(n)}
-        for n in range(LINES)
+        {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": request(number)}
+        for number, name in enumerate(NAMES)
     )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
@@ -79,7 +80,7 @@ def answers(client: Client, batch: Batch) -> list[tuple[str, str]]:
 
 
 def judge(found: list[tuple[str, str]], known: dict[str, str]) -> Verdict:
-    lost, doubled = lost_and_doubled((name for name, _ in found), known)
+    lost, doubled = lost_and_doubled((name for name, _ in found), NAMES)
     changed = {name for name, text in found if text != known.get(name)}
     return Verdict(submitted=LINES, lost=lost, doubled=doubled, changed=len(changed))
 

@@ -40,6 +40,11 @@ def test_a_missing_a_second_and_another_answer_are_counted(
     assert not verdict.right
 
 
+def test_a_line_that_the_quiet_system_lost_is_lost() -> None:
+    found = [*KNOWN.items()][1:]
+    assert judge(found, dict(found)) == Verdict(submitted=LINES, lost=1)
+
+
 def test_verdicts_add_up() -> None:
     whole = Verdict(1, 2, 3, 4)
     whole.add(Verdict(10, 20, 30, 40))

@@ -92,7 +92,7 @@ def _submit(client: Client) -> Batch:
 
 
 def _judged(client: Client, batch: Batch) -> tuple[int, int, int]:
-    """Lines without an answer, answers beside the first of a line, and the tokens of all."""
+    """Lines without an answer, answers beyond one of each line, and the tokens of all."""
     lines = [*client.output(batch)]
     tokens = sum(line["response"]["body"]["usage"]["completion_tokens"] for line in lines)
     return *lost_and_doubled((line["custom_id"] for line in lines), ROWS), tokens
