@@ -25,7 +25,6 @@ AWAITED = {
     "invariance",
     "one-request",
     "one-request-spinning",
-    "poll",
     "python",
     "spinning",
     "tables",
