@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from common.processor import flags, usable_cores
 from common.units import size
 from tasks.base.settings import Settings
 
@@ -67,8 +68,6 @@ def build() -> Iterator[Finding]:
         yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
     else:
         built, *gpus = ended.stdout.splitlines()
-        from engine.host.processor import flags
-
         yield compared(built, flags())
         yield from (ok("gpu", gpu) for gpu in gpus if gpu)
 
@@ -153,7 +152,6 @@ def _heads(
 ) -> Iterator[Finding]:
     """Load the heads. named: those registered with the model."""
     from engine import HeadsLoadError
-    from engine.host.processor import usable_cores
     from engine.medusa.loader import load_heads
     from engine.medusa.model_rows import ModelRows
     from engine.speculative.setup import shipped_heads

@@ -17,6 +17,7 @@ from cli.stack.memory_budget import Served, check_each_fits, served_models
 from cli.stack.pooled_model import PooledModel, child_name
 from cli.stack.state_file import write_note
 from cli.stack.swap_policy import TURN_S, Model, Phase, Rules, decide, max_concurrent
+from common.processor import usable_cores
 from tasks.base.errors import StoreUnavailable
 from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
@@ -200,7 +201,6 @@ def pool_of(
 
     The cores are divided among the models that run together, since engines on shared cores slow each other.
     """
-    from engine.host.processor import usable_cores
     from engine.tools.failing_engine import FACTORY, REASON
 
     together = max_concurrent([model.needed.total for model in models], budget)

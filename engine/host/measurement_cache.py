@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from common.atomic_write import atomic_write
+from common.processor import processor, usable_cores
 from engine.base.errors import ModelLoadError
-from engine.host.processor import processor, usable_cores
 
 log = logging.getLogger(__name__)
 

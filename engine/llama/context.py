@@ -15,8 +15,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from common.processor import usable_cores
 from engine.base.errors import EngineError, ModelLoadError
-from engine.host.processor import usable_cores
 from engine.llama.model import Model, Tokens, first_log_line
 from engine.llama.saved_cells import SavedCells
 

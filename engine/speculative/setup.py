@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.processor import usable_cores
 from engine.base.config import EngineConfig
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.host.idle_time import Piece
 from engine.host.measurement_cache import machine
-from engine.host.processor import usable_cores
 from engine.llama.model import Model, build
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads

@@ -15,8 +15,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from common.processor import usable_cores
 from engine.base.errors import ImportanceError, ModelLoadError
-from engine.host.processor import usable_cores
 from engine.llama.context import DecodeError
 from engine.llama.ggml_tensors import GgmlTensor, name_of, numbers_of, operations
 from engine.llama.model import Model, Tokens, first_log_line, read_shape

@@ -18,8 +18,8 @@ import llama_cpp
 import numpy as np
 
 from common.atomic_write import atomic_path
+from common.processor import usable_cores
 from engine.base.errors import ModelLoadError
-from engine.host.processor import usable_cores
 from engine.llama.model import _collect_log, check_file
 from engine.weights.formats import (
     FORMATS,

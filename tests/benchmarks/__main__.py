@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 
 from cli.base.errors import CliError
+from common.processor import processor, usable_cores
 from docs.measured import cells as cells_chart
 from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
-from engine.host.processor import processor, usable_cores
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model, unpacked
 from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file

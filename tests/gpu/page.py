@@ -12,7 +12,7 @@ from datetime import date
 
 import llama_cpp
 
-from engine.host.processor import processor
+from common.processor import processor
 from engine.llama.devices import devices
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
 from tests.support.measuring.revision import commit

@@ -168,8 +168,7 @@ class Environment:
 
     def _env(self, command: Sequence[str] = ()) -> Mapping[str, str]:
         """Nothing of the environment that this runs in. Installers keep caches: of compiled wheels."""
-        ours = ("MEDUSAQ_", "GOMP_", "ORT_", "HF_HUB_", "DO_NOT_TRACK")  # the engine sets some on import
-        left_out = (*ours, "PYTHON", "VIRTUAL_ENV", "PIPX_", "UV_TOOL")
+        left_out = ("MEDUSAQ_", "PYTHON", "VIRTUAL_ENV", "PIPX_", "UV_TOOL")
         env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         if "install" not in command:
             return {**env, "XDG_CACHE_HOME": str(self._cache)}

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.processor import usable_cores
 from engine import EngineError, ModelLoadError
-from engine.host.processor import usable_cores
 from training.base.errors import CollectionError, TrainingError
 from training.base.progress import Display
 from training.collection.collect import CollectOptions, collect

@@ -12,8 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from common.processor import usable_cores
 from engine import EngineError
-from engine.host.processor import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import ModelRows

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from common.processor import usable_cores
 from engine.host.file_digest import sha256
-from engine.host.processor import usable_cores
 from engine.llama.model import Model
 from engine.medusa.calibration import RANKS
 from engine.medusa.loader import check_runtime, load_heads

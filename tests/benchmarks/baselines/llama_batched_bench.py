@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llama_cpp import Llama
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
 from tests.benchmarks.common import Throughput, ToolFailed

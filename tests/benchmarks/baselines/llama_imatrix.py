@@ -13,7 +13,7 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from engine.weights.importance_matrix import CHUNK
 from engine.weights.quantise import Importance
 from tests.benchmarks import common

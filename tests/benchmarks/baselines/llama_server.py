@@ -18,7 +18,7 @@ from typing import IO
 
 import httpx
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.common import Throughput
 from tests.support.servers import free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from tests.benchmarks.baselines.llama_batched_bench import step_ms
 from tests.benchmarks.common import ToolFailed
 from tests.support.workers import ROOT

@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from common.processor import usable_cores
 from engine import EngineConfig
 from engine.base.request import Request, SamplingParams
 from engine.core.layouts import Layout
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree
-from engine.host.processor import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads, HeadSource

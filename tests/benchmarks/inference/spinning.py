@@ -21,9 +21,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from common.processor import usable_cores
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.core.engine import Engine
-from engine.host.processor import usable_cores
 from engine.llama.model import default_model_path
 from tests.benchmarks.common import SLOTS
 from tests.engine.helpers.drive import opened

@@ -17,8 +17,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from safetensors.torch import save_file
 
+from common.processor import usable_cores
 from engine.core.sequence import SequenceState
-from engine.host.processor import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.weights.quantise import requantise

@@ -12,9 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from common.processor import usable_cores
 from engine import EngineConfig
 from engine.base.config import AS_SHIPPED, AUTO
-from engine.host.processor import usable_cores
 from tests.benchmarks.common import SLOTS, Throughput
 from tests.benchmarks.inference import engine
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, running_stack

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from common.processor import usable_cores
 from engine.host.measurement_cache import (
     BUSY,
     BUSY_KEPT_S,
@@ -23,7 +24,6 @@ from engine.host.measurement_cache import (
     write_measurement,
 )
 from engine.host.other_load import OtherLoad, Used, core_seconds, share
-from engine.host.processor import usable_cores
 
 KIND, KEY = "times", "of a machine"
 TICKS_A_S = os.sysconf("SC_CLK_TCK")

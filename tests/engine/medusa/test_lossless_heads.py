@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from common.processor import usable_cores
 from engine import Completion, Decoding, Request
 from engine.core.engine import Engine
-from engine.host.processor import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.medusa.model_rows import ModelRows

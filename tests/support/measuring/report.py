@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from common.processor import processor, usable_cores
 from docs.measured.figures import FIGURES, Table, record
-from engine.host.processor import processor, usable_cores
 from tests.support.measuring.revision import commit
 
 SCRIPTED_ENGINE = "a scripted engine"  # in the place of a model

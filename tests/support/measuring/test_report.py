@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from common.processor import processor, usable_cores
 from docs.measured.figures import read
-from engine.host.processor import processor, usable_cores
 from tests.support.measuring.report import Report, shown_command, spread
 from tests.support.measuring.revision import commit
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from common.processor import usable_cores
 from engine import ModelLoadError
-from engine.host.processor import usable_cores
 from tests.support.tuned import constants, tune
 from tests.training.conftest import options
 from training.base.errors import CollectionError

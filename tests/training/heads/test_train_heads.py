@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.host.processor import usable_cores
+from common.processor import usable_cores
 from tests.cli.helpers.in_process import InProcessCli
 from training.collection.shards import Collection
 

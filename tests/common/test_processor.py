@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.host import processor
+from common import processor
 
 ONE_CORE = """\
 processor\t: 0
