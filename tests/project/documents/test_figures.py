@@ -25,7 +25,6 @@ AWAITED = {
     "invariance",
     "one-request",
     "one-request-spinning",
-    "python",
     "spinning",
     "tables",
     "weights",
