@@ -26,7 +26,6 @@ AWAITED = {
     "one-request",
     "one-request-spinning",
     "spinning",
-    "tables",
     "weights",
     "whitespace",
 }
