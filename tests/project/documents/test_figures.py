@@ -20,7 +20,6 @@ TABLES = read()
 AWAITED = {
     "ceiling",
     "formats",
-    "importance",
     "instructions",
     "invariance",
     "one-request",
