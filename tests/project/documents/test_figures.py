@@ -20,7 +20,6 @@ TABLES = read()
 AWAITED = {
     "ceiling",
     "formats",
-    "instructions",
     "invariance",
     "one-request",
     "one-request-spinning",
