@@ -18,7 +18,6 @@ from tests.support.workers import ROOT
 TABLES = read()
 # Tables that no processor has measured since they are recorded. Whoever records one takes it from here.
 AWAITED = {
-    "one-request-spinning",
     "weights",
     "whitespace",
 }
