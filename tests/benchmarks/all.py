@@ -32,18 +32,19 @@ FAST = "q4_0"  # the format of the model that is decoded one request at a time
 PROMPTS = ("prompts", "limit", "max-tokens")
 OF_LARGE_MODELS = ("made", "shapes", "large-formats", "requests", "heads", "spec")
 OF_PAPER = ("times", "draft-time")
-TAKES = {  # module -> options that are handed on
-    "tests.benchmarks": (
-        *PROMPTS,
-        "pairs",
-        "server",
-        "batched-bench",
-        "imatrix",
-        "against",
-        "decode-requests",
-        *OF_LARGE_MODELS,
-        *OF_PAPER,
-    ),
+SIDE_BY_SIDE = "tests.benchmarks"
+OF_SIDE_BY_SIDE = {  # part of that module -> options that are handed on, beside those of its prompts
+    "throughput": ("server",),
+    "batch": ("pairs",),
+    "importance": ("imatrix",),
+    "cells": ("pairs", "batched-bench"),
+    "server": ("pairs", "server"),
+    "lanes": ("pairs", "against"),
+    "decode": (*PROMPTS, "decode-requests"),
+    "widened": ("server", *OF_LARGE_MODELS),
+    "on-paper": ("heads", *OF_PAPER),
+}
+TAKES = {  # other module -> options that are handed on
     "tests.benchmarks.batches": ("lines", "jobs", "batches", "rounds", "seconds", "many"),
     "tests.benchmarks.baselines.speculation": (*PROMPTS, "server"),
     "tests.benchmarks.drafting.lookup_simulation": PROMPTS,
@@ -82,7 +83,7 @@ NEEDS = {"server": "server", "cells": "batched-bench", "lanes": "against"}
 SPECULATION = "tests.benchmarks.baselines.speculation"
 PARTS = {
     **{
-        name: Part("tests.benchmarks", name, NEEDS.get(name) or ("prompts" if needs_prompts else ""))
+        name: Part(SIDE_BY_SIDE, name, NEEDS.get(name) or ("prompts" if needs_prompts else ""))
         for name in side_by_side.BENCHMARKS
         for needs_prompts in (name in side_by_side.NEED_PROMPTS,)
     },
@@ -110,10 +111,17 @@ OF_SYSTEMS = {"machines", "containers", "large-model", "release"}
 LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | OF_SYSTEMS
 
 
+def takes(part: Part) -> tuple[str, ...]:
+    """Options that the part uses: the others would stand in the command that its table shows."""
+    if part.module != SIDE_BY_SIDE:
+        return TAKES.get(part.module, ())
+    return (*(PROMPTS if part.only in side_by_side.NEED_PROMPTS else ()), *OF_SIDE_BY_SIDE.get(part.only, ()))
+
+
 def command(part: Part, given: Mapping[str, list[str]], model: Path, record: Path | None) -> list[str]:
     """given: values of options."""
     words = [sys.executable, "-m", part.module, *(["--only", part.only] if part.only else [])]
-    for name in TAKES.get(part.module, ()):
+    for name in takes(part):
         words += [f"--{name}", *given[name]] if name in given else []
     words += ["--model", str(model)] if part.fast else []
     return words + (["--record", str(record)] if record else [])
@@ -149,7 +157,7 @@ def main() -> int:
     every = [name for name in PARTS if name not in LEFT_OUT]
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=every, metavar="NAME")
     add_record(parser)
-    for name in dict.fromkeys(name for names in TAKES.values() for name in names):
+    for name in dict.fromkeys(name for part in PARTS.values() for name in takes(part)):
         many = "+" if name in SEVERAL else 1
         parser.add_argument(f"--{name}", nargs=many, help=HELP.get(name, "of the parts that have it"))
     options = parser.parse_args()
