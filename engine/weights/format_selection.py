@@ -41,6 +41,7 @@ BF16_BYTES = 2  # a weight
 QUANTISED_BELOW = 1.9  # bytes a weight; files above hold 16 or 32 bits, and unpacking loses or gains nothing
 PROMPT, OUTPUT = 256, 128  # tokens of the request by which formats are compared
 PROMPT_ROWS = TILE_ROWS  # rows of the timed prefill call, for which an arriving request waits
+UNPACKED_S = 0.25  # between two pieces: not one for each tensor, since a busy engine lends one a step
 REPEATS = 3
 REPEATED_S = 0.1  # a call is repeated that long: a short one may fall wholly into a burst of other load
 GAIN = 1.1  # least speed-up that is worth the memory
@@ -128,10 +129,14 @@ def unpacked(path: str, piece: Piece | None = None) -> str:
         except OSError as error:
             raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error
 
+        next_piece_s = 0.0
+
         def wait(_done: int, _of: int) -> None:
-            if piece:
+            nonlocal next_piece_s
+            if piece and time.monotonic() >= next_piece_s:
                 with piece():
                     pass
+                next_piece_s = time.monotonic() + UNPACKED_S
 
         requantise(path, str(target), BF16, progress=wait, in_background=piece is not None)
     return str(target)

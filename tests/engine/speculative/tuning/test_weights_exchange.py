@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from engine.core.layout_setup import Layouts, make_layouts
 from engine.host.idle_time import Piece, Stopped
 from engine.llama.model import Model, default_model_path
 from engine.weights import format_selection
-from engine.weights.format_selection import Timing, unpacked
+from engine.weights.format_selection import UNPACKED_S, Timing, unpacked
 from tests.engine.helpers.drive import completions, opened, prompts, request, run, same
 from tests.engine.speculative.tuning.first_start import (
     ANSWERED_S,
@@ -159,6 +163,19 @@ def test_unpacking_can_be_ended(cache: Path) -> None:
     with pytest.raises(Stopped):
         unpacked(default_model_path(), ended)  # type: ignore[arg-type]
     assert list(cache.iterdir()) == []
+
+
+def test_unpacking_enters_a_piece_now_and_then(cache: Path) -> None:
+    entered = []
+
+    @contextmanager
+    def piece() -> Iterator[None]:
+        entered.append(time.monotonic())
+        yield
+
+    assert Path(unpacked(default_model_path(), piece)).parent == cache
+    assert entered
+    assert all(later - earlier >= UNPACKED_S for earlier, later in pairwise(entered))
 
 
 def test_what_is_given_is_not_measured(packed: str, start: Start, cache: Path) -> None:
