@@ -57,7 +57,7 @@ class EngineService:
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
         self._streaming: dict[str, _Entry] = {}  # entries with listeners
-        self._held: list[SequenceState] = []  # bulk requests that wait for a change of the engine
+        self._held: list[SequenceState] = []  # bulk requests that Tuning.holds_bulk()
         self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
         self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
@@ -180,7 +180,7 @@ class EngineService:
             self._resolve(request_id, EngineClosed(reason))
 
     def _run_step(self) -> None:
-        if self._engine.idle and self._held:
+        if self._engine.idle and self._held and self._tuning.found:
             self._tuning.adopt()
         self._release_held()
         if self._engine.idle:
@@ -205,7 +205,9 @@ class EngineService:
             listener.deliver()
 
     def _wait_for_batch(self) -> None:
-        """Block until something arrives, then for the batch window or until the slots are full."""
+        """Block until something arrives, or held requests may go on; then for the batch window or until the
+        slots are full.
+        """
         with self._tuning.idle():
             first = self._first()
         self._take(first)
@@ -219,9 +221,16 @@ class EngineService:
     def _first(self) -> _Message:
         while True:
             try:
-                return self._inbox.get(timeout=self._tuning.quiet_s)
+                return self._inbox.get(timeout=self._held_s() if self._held else self._tuning.quiet_s)
             except queue.Empty:
+                if self._held:
+                    return None
                 self._tuning.adopt()
+
+    def _held_s(self) -> float:
+        """Seconds until one of the held requests goes on, or is past its deadline."""
+        deadlines = [s.request.deadline for s in self._held if s.request.deadline is not None]
+        return max(0.0, min([self._tuning.first_s, *(deadline - time.time() for deadline in deadlines)]))
 
     def _take_all(self) -> None:
         while True:
@@ -232,7 +241,7 @@ class EngineService:
 
     def _take(self, message: _Message) -> None:
         if isinstance(message, SequenceState):
-            if self._tuning.draining and message.request.priority > 0:
+            if message.request.priority > 0 and self._tuning.holds_bulk():
                 self._held.append(message)
             else:
                 self._engine.add(message)
@@ -241,13 +250,15 @@ class EngineService:
             self._engine.cancel(message.request_id)
 
     def _release_held(self, request_id: str = "") -> None:
-        """Queue held requests: all after the drain; during it this one, and those past their deadline."""
-        now = time.time()
+        """Queue held requests: all that need not wait any longer, this one, and those past their deadline."""
+        if not self._held:
+            return
+        now, hold = time.time(), self._tuning.holds_bulk()
         held, self._held = self._held, []
         for sequence in held:
             request = sequence.request
             late = request.deadline is not None and now >= request.deadline
-            if late or request.id == request_id or not self._tuning.draining:
+            if late or request.id == request_id or not hold:
                 self._engine.add(sequence)
             else:
                 self._held.append(sequence)

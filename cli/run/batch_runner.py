@@ -94,6 +94,8 @@ class BatchRunner:
         self._occupancy.begin(await self._models())
         if not self._occupancy.slots:
             self._say("no model worker is alive: jobs are queued until one is")
+        elif self._occupancy.measuring:
+            self._say("the first run with this model on this machine measures what is fastest: up to 15 s")
         while True:
             await self._wait_for_batches()
             self._occupancy.update(await self._models())

@@ -1,4 +1,4 @@
-"""Batch occupancy of the model workers during a run, from the counters in /v1/models."""
+"""What /v1/models says of the model workers during a run: batch occupancy, and whether one measures first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ class WorkerOccupancy:
 
     def __init__(self) -> None:
         self.slots = 0  # of all workers together
+        self.measuring = False  # whether it was not known yet, at the beginning, how one of them runs fastest
         self._first: dict[str, dict[str, float]] = {}
         self._last: dict[str, dict[str, float]] = {}
 
     def begin(self, models: Sequence[dict[str, Any]]) -> None:
         """models: the data of /v1/models, here and in update."""
         self.slots = sum(int(model["slots"]) for model in models)
+        details = [worker for model in models for worker in model.get("workers_detail", [])]
+        self.measuring = any(worker.get("measuring") for worker in details)
         self._first = dict(self._note(models))
 
     def update(self, models: Sequence[dict[str, Any]]) -> None:

@@ -2,8 +2,8 @@
 
 What is known from earlier starts is used at once. The rest is measured while no request runs, by a thread
 that makes one decode call at a time, in contexts of its own; then the engine changes, and later starts know.
-Under constant load measuring takes a share of the time, and bulk requests wait once for the running ones to
-end: else a night's batch would run as slowly as it began.
+The first bulk requests wait for it. Under constant load measuring takes a share of the time, and bulk
+requests wait once for the running ones to end: else a night's batch would run as slowly as it began.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.setup import Drafting
 from engine.weights.format_selection import faster
 
+MEASURED_FIRST_S = 15.0  # for which the first bulk requests wait at most; seven were measured on two cores
 QUIET_S = 1.0  # before the weights change: prompts that are sent one after another meet the same ones
 BUSY_S = 2.0  # of steps without a pause, after which measuring gets its share
 BUSY_SHARE = 0.25  # of the time: some ten seconds of measuring, on two cores, are over within a minute
@@ -56,6 +57,7 @@ class Tuning:
         self._found: _Found | None = None
         self._busy_s = self._lent_s = 0.0  # since the last pause
         self._drain_at_s = DRAIN_AFTER_S  # of busy time
+        self._measured_first_until: float | None = None  # set by the first bulk request
         self._drafting: Drafting | None = None
         self.under_way = not settled
         if config.speculation and engine.model.can_share_prefixes:
@@ -86,10 +88,25 @@ class Tuning:
             self._idle_time.lend()
             self._lent_s += time.perf_counter() - began
 
+    def holds_bulk(self) -> bool:
+        """Whether bulk requests are to wait: the first ones for MEASURED_FIRST_S, later ones until those that
+        run have ended, to adopt() what was found.
+        """
+        if self._measured_first_until is None:
+            self._measured_first_until = time.monotonic() + MEASURED_FIRST_S
+        return self.first_s > 0 or (self._found is not None and self._busy_s >= self._drain_at_s)
+
     @property
-    def draining(self) -> bool:
-        """Whether bulk requests are to wait until the running ones have ended, to adopt() what was found."""
-        return self._found is not None and self._busy_s >= self._drain_at_s
+    def first_s(self) -> float:
+        """Seconds for which the first bulk requests wait at most from now on, for what is measured."""
+        if not self.under_way or self._measured_first_until is None:
+            return 0.0
+        return max(0.0, self._measured_first_until - time.monotonic())
+
+    @property
+    def found(self) -> bool:
+        """Whether there is something to adopt()."""
+        return self._found is not None
 
     @property
     def quiet_s(self) -> float | None:
@@ -100,7 +117,7 @@ class Tuning:
 
     def adopt(self) -> None:
         """Go on as was found to be fastest, while nothing runs."""
-        assert self._found, "quiet_s says so"
+        assert self._found, "found says so"
         found, self._found = self._found, None
         try:
             if found.model is not self._engine.model:

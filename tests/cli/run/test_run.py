@@ -10,6 +10,7 @@ import pytest
 
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
+from tasks.store.workers import Registry, WorkerInfo
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, read_jsonl, texts, write_jsonl
 from tests.cli.helpers.runs import COUNT, answers, begun, slow
@@ -215,6 +216,25 @@ def test_a_part_that_cannot_be_run_says_why_and_is_tried_again(
             "error: the gateway could not run part 1: "
             f"the file holds more than {MOST_LINES} lines, blank ones counted too",
         ]
+
+
+def test_a_run_says_that_the_machine_is_measured_first(
+    in_process: InProcessCli, gateway: str, served: Settings
+) -> None:
+    def said() -> bool:
+        ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--fresh", "--url", gateway)
+        assert ended.returncode == 0, ended.stderr
+        return "measures what is fastest" in ended.stderr
+
+    write_jsonl(in_process.folder / "p.jsonl", slow(1, 0))
+    store = JobStore(served)
+    registry = Registry(store.db, 60)
+    details = {"measuring": True}
+    assert not said()
+    registry.refresh(WorkerInfo("new", "scripted", 8, 1, pid=1, host="h", started_at=0.0, details=details))
+    assert said()
+    registry.leave("new")
+    store.close()
 
 
 def test_no_gateway_at_all(in_process: InProcessCli) -> None:

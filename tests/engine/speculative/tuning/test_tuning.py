@@ -176,6 +176,7 @@ def found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "faster", faster)
     monkeypatch.setattr(tuning, "QUIET_S", ANSWERED_S)
     monkeypatch.setattr(tuning, "DRAIN_AFTER_S", 1e-6)  # after one step
+    monkeypatch.setattr(tuning, "MEASURED_FIRST_S", 0.0)
 
 
 def test_bulk_requests_without_a_pause_wait_once_for_a_change(
@@ -204,7 +205,7 @@ def test_interactive_requests_do_not_wait_for_a_change(
     service = start(config(packed, speculation=False, slots=3))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     first = service.submit(bulk("long", max_tokens=400))
-    wait_until(lambda: service._tuning.draining, ANSWERED_S)
+    wait_until(service._tuning.holds_bulk, ANSWERED_S)
     held = service.submit(bulk("held", max_tokens=2))
     gone = service.submit(bulk("gone", max_tokens=2))
     late = service.submit(replace(bulk("late", max_tokens=2), deadline=time.time() + 0.01))
@@ -218,6 +219,51 @@ def test_interactive_requests_do_not_wait_for_a_change(
     assert held.result(ANSWERED_S).completion_tokens == 2
     assert first.done()
     assert "BF16" in service.info.quantization
+
+
+def measured_at(event: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another format turns out to be the faster one, once the event is set."""
+
+    def faster(model: Model, config: EngineConfig, piece: Piece) -> Model:
+        while not event.wait(0.01):
+            with piece():  # which ends with the engine
+                pass
+        return Model(model.path, config.gpu_layers, unpacked(model.path))
+
+    monkeypatch.setattr(tuning, "faster", faster)
+
+
+def test_the_first_bulk_requests_wait_for_what_is_measured(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = threading.Event()
+    measured_at(known, monkeypatch)
+    monkeypatch.setattr(tuning, "MEASURED_FIRST_S", ANSWERED_S)
+    service = start(config(packed, speculation=False))
+    first = [service.submit(bulk(str(n))) for n in range(3)]
+    wait_until(lambda: service.metrics().waiting == 3)
+    same(answer(service, "interactive"), reference(packed, "as_shipped"))
+    late = service.submit(replace(bulk("late"), deadline=time.time() + 0.2))
+    assert late.result(ANSWERED_S).finish_reason is FinishReason.EXPIRED
+    assert service.metrics().waiting == 3
+    known.set()
+    expected = reference(packed, "bf16").tokens
+    assert [one.result(ANSWERED_S).tokens for one in first] == [expected] * 3
+    assert not service.info.measuring
+
+
+def test_the_first_bulk_requests_wait_no_longer_than_that(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_at(threading.Event(), monkeypatch)
+    monkeypatch.setattr(tuning, "MEASURED_FIRST_S", 0.3)
+    service = start(config(packed, speculation=False))
+    began = time.monotonic()
+    assert service.submit(bulk("first")).result(ANSWERED_S).completion_tokens == 24
+    assert time.monotonic() - began >= 0.3
+    assert service.info.measuring
+    assert service.submit(bulk("later")).result(ANSWERED_S).completion_tokens == 24
+    assert "Q8_0" in service.info.quantization
 
 
 def test_a_request_that_takes_long_does_not_hold_the_others_up(
@@ -248,7 +294,7 @@ def test_a_stopped_engine_answers_what_it_holds(
     service = start(config(packed, speculation=False))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     service.submit(bulk("long", max_tokens=400))
-    wait_until(lambda: service._tuning.draining, ANSWERED_S)
+    wait_until(service._tuning.holds_bulk, ANSWERED_S)
     held = service.submit(bulk("held"))
     service.close()
     with pytest.raises(EngineClosed):
