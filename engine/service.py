@@ -241,7 +241,7 @@ class EngineService:
 
     def _take(self, message: _Message) -> None:
         if isinstance(message, SequenceState):
-            if message.request.priority > 0 and self._tuning.holds_bulk():
+            if message.request.priority > 0 and (self._held or self._tuning.holds_bulk()):
                 self._held.append(message)
             else:
                 self._engine.add(message)
@@ -254,14 +254,16 @@ class EngineService:
         if not self._held:
             return
         now, hold = time.time(), self._tuning.holds_bulk()
-        held, self._held = self._held, []
-        for sequence in held:
-            request = sequence.request
+
+        def stays(request: Request) -> bool:
             late = request.deadline is not None and now >= request.deadline
-            if late or request.id == request_id or not hold:
+            return hold and not late and request.id != request_id
+
+        held = self._held
+        self._held = [sequence for sequence in held if stays(sequence.request)]
+        for sequence in held:
+            if not stays(sequence.request):
                 self._engine.add(sequence)
-            else:
-                self._held.append(sequence)
 
     def _resolve(self, request_id: str, outcome: Completion | EngineError) -> None:
         with self._lock:

@@ -95,7 +95,7 @@ class BatchRunner:
         if not self._occupancy.slots:
             self._say("no model worker is alive: jobs are queued until one is")
         elif self._occupancy.measuring:
-            self._say("the first run with this model on this machine measures what is fastest: up to 15 s")
+            self._say("a worker measures first, once, what is fastest on its machine: up to 15 s")
         while True:
             await self._wait_for_batches()
             self._occupancy.update(await self._models())

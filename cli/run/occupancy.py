@@ -11,7 +11,7 @@ class WorkerOccupancy:
 
     def __init__(self) -> None:
         self.slots = 0  # of all workers together
-        self.measuring = False  # whether it was not known yet, at the beginning, how one of them runs fastest
+        self.measuring = False  # whether one measured first, at the beginning, how it runs fastest
         self._first: dict[str, dict[str, float]] = {}
         self._last: dict[str, dict[str, float]] = {}
 
@@ -19,7 +19,7 @@ class WorkerOccupancy:
         """models: the data of /v1/models, here and in update."""
         self.slots = sum(int(model["slots"]) for model in models)
         details = [worker for model in models for worker in model.get("workers_detail", [])]
-        self.measuring = any(worker.get("measuring") for worker in details)
+        self.measuring = any(worker.get("measuring") and not _steps(worker["metrics"]) for worker in details)
         self._first = dict(self._note(models))
 
     def update(self, models: Sequence[dict[str, Any]]) -> None:

@@ -89,8 +89,8 @@ class Tuning:
             self._lent_s += time.perf_counter() - began
 
     def holds_bulk(self) -> bool:
-        """Whether bulk requests are to wait: the first ones for MEASURED_FIRST_S, later ones until those that
-        run have ended, to adopt() what was found.
+        """Whether bulk requests are to wait: the first ones, from the first call on, for what is measured;
+        later ones until those that run have ended, DRAIN_S at most, to adopt() what was found.
         """
         if self._measured_first_until is None:
             self._measured_first_until = time.monotonic() + MEASURED_FIRST_S
@@ -98,8 +98,10 @@ class Tuning:
 
     @property
     def first_s(self) -> float:
-        """Seconds for which the first bulk requests wait at most from now on, for what is measured."""
-        if not self.under_way or self._measured_first_until is None:
+        """Seconds for which the first bulk requests wait at most from now on, for what is measured. 0 while
+        other requests run: then little is.
+        """
+        if not self.under_way or self._busy_s > BUSY_S or self._measured_first_until is None:
             return 0.0
         return max(0.0, self._measured_first_until - time.monotonic())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -224,17 +225,21 @@ def test_a_run_says_that_the_machine_is_measured_first(
     def said() -> bool:
         ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--fresh", "--url", gateway)
         assert ended.returncode == 0, ended.stderr
-        return "measures what is fastest" in ended.stderr
+        return "a worker measures first" in ended.stderr
 
     write_jsonl(in_process.folder / "p.jsonl", slow(1, 0))
     store = JobStore(served)
     registry = Registry(store.db, 60)
-    details = {"measuring": True}
+    new = WorkerInfo("new", "scripted", 8, 1, 1, "h", 0.0, {"measuring": True}, {"steps_total": 0})
     assert not said()
-    registry.refresh(WorkerInfo("new", "scripted", 8, 1, pid=1, host="h", started_at=0.0, details=details))
-    assert said()
-    registry.leave("new")
-    store.close()
+    try:
+        registry.refresh(new)
+        assert said()
+        registry.refresh(replace(new, metrics={"steps_total": 1}))
+        assert not said()
+    finally:
+        registry.leave("new")
+        store.close()
 
 
 def test_no_gateway_at_all(in_process: InProcessCli) -> None:

@@ -1,4 +1,4 @@
-"""A first start: requests are served at once, and what is fastest is measured while none runs."""
+"""A first start: what is fastest is measured while no request runs; the first bulk requests wait for it."""
 
 from __future__ import annotations
 
@@ -221,6 +221,17 @@ def test_interactive_requests_do_not_wait_for_a_change(
     assert "BF16" in service.info.quantization
 
 
+def slowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all 400 tokens of the tiny model end before a further request begins."""
+    step = Engine.step
+
+    def slow_step(engine: Engine) -> object:
+        time.sleep(0.005)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", slow_step)
+
+
 def measured_at(event: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another format turns out to be the faster one, once the event is set."""
 
@@ -240,7 +251,12 @@ def test_the_first_bulk_requests_wait_for_what_is_measured(
     measured_at(known, monkeypatch)
     monkeypatch.setattr(tuning, "MEASURED_FIRST_S", ANSWERED_S)
     service = start(config(packed, speculation=False))
-    first = [service.submit(bulk(str(n))) for n in range(3)]
+    formats: set[str] = set()
+
+    def heard(_delta: TextDelta) -> None:
+        formats.add(service.info.quantization)
+
+    first = [service.submit(bulk(str(n)), heard) for n in range(3)]
     wait_until(lambda: service.metrics().waiting == 3)
     same(answer(service, "interactive"), reference(packed, "as_shipped"))
     late = service.submit(replace(bulk("late"), deadline=time.time() + 0.2))
@@ -249,35 +265,60 @@ def test_the_first_bulk_requests_wait_for_what_is_measured(
     known.set()
     expected = reference(packed, "bf16").tokens
     assert [one.result(ANSWERED_S).tokens for one in first] == [expected] * 3
-    assert not service.info.measuring
+    assert len(formats) == 1
+    assert "BF16" in formats.pop()
 
 
 def test_the_first_bulk_requests_wait_no_longer_than_that(
     packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured_at(threading.Event(), monkeypatch)
+    most = tuning.MEASURED_FIRST_S
     monkeypatch.setattr(tuning, "MEASURED_FIRST_S", 0.3)
     service = start(config(packed, speculation=False))
     began = time.monotonic()
     assert service.submit(bulk("first")).result(ANSWERED_S).completion_tokens == 24
-    assert time.monotonic() - began >= 0.3
+    assert 0.3 <= time.monotonic() - began < most
     assert service.info.measuring
     assert service.submit(bulk("later")).result(ANSWERED_S).completion_tokens == 24
     assert "Q8_0" in service.info.quantization
 
 
+def test_bulk_requests_do_not_wait_for_what_is_hardly_measured(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_at(threading.Event(), monkeypatch)
+    slowed(monkeypatch)
+    monkeypatch.setattr(tuning, "MEASURED_FIRST_S", 2.0 * ANSWERED_S)
+    monkeypatch.setattr(tuning, "BUSY_S", 0.0)
+    service = start(config(packed, speculation=False))
+    began = threading.Event()
+    interactive = service.submit(request("long", "Tell me", max_tokens=400), lambda _delta: began.set())
+    assert began.wait(ANSWERED_S)
+    assert service.submit(bulk("first", max_tokens=2)).result(ANSWERED_S).completion_tokens == 2
+    assert not interactive.done()
+
+
+def test_a_stopped_engine_answers_the_first_ones_too(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_at(threading.Event(), monkeypatch)
+    service = start(config(packed, speculation=False))
+    gone, held = service.submit(bulk("gone")), service.submit(bulk("held"))
+    wait_until(lambda: service.metrics().waiting == 2)
+    service.cancel("gone")
+    assert gone.result(ANSWERED_S).finish_reason is FinishReason.CANCELLED
+    service.close()
+    with pytest.raises(EngineClosed):
+        held.result(ANSWERED_S)
+
+
 def test_a_request_that_takes_long_does_not_hold_the_others_up(
     packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Engine.step
-
-    def slow_step(engine: Engine) -> object:
-        time.sleep(0.005)  # or all 400 tokens of the tiny model end before the short request begins
-        return step(engine)
-
     found_at_once(monkeypatch)
+    slowed(monkeypatch)
     monkeypatch.setattr(tuning, "DRAIN_S", 0.1)
-    monkeypatch.setattr(Engine, "step", slow_step)
     service = start(config(packed, speculation=False))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     first = service.submit(bulk("long", max_tokens=400))
