@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from tests.gpu.items import MEASURED, Item, Measure, Selection
@@ -20,6 +21,7 @@ from tests.support.workers import ROOT
 PYTEST = ["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q", "--timeout=0"]
 TESTS_RAN = (0, 1)  # exit codes of pytest: all passed, some failed
 NO_TESTS = 5  # the exit code of pytest when none was selected
+FAULT = "Fatal Python error"  # from here on Python says where it was, and names its libraries
 MOST_SAID = 300  # characters of what a process said last
 
 
@@ -36,7 +38,8 @@ class Ended:
         if self.code is None:
             return f"not within {limit_s:g} s"
         how = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
-        return f"{how}: {self.lines[-1][-MOST_SAID:] if self.lines else 'nothing was said'}"
+        said = [*takewhile(lambda line: FAULT not in line, self.lines)]
+        return f"{how}: {said[-1][-MOST_SAID:] if said else 'nothing was said'}"
 
 
 def run(name: str, item: Item, limit_s: float) -> Result:

@@ -71,6 +71,8 @@ def test_a_selection_leaves_the_others_out(tmp_path: Path) -> None:
 def test_a_process_that_dies_has_told_its_part(tmp_path: Path) -> None:
     result = outcome_of(tmp_path, "os.abort()")
     assert result.summary.startswith("1 passed; 2 differs; 1 skipped; not run: 2 tests: SIGABRT: ")
+    assert "Extension modules" not in result.summary
+    assert "(total: " not in result.summary
     assert result.outcomes[-1].name.startswith("after test_some.py::test_has_no_place")
 
 
