@@ -22,6 +22,7 @@ from tests.engine.helpers.drive import opened
 SHARED_INPUTS = 64
 PROFILED_REQUESTS = 8
 PROFILED_STEPS = 200
+ROUNDS = 5  # of `attention`
 
 
 def _request(name: str, prompt: str, max_tokens: int) -> Request:
@@ -98,10 +99,6 @@ class Probe:
             self._call([seq_id] * len(positions), positions, output=False)
         return (time.perf_counter() - started) * 1e3 / length
 
-    def empty(self) -> None:
-        for seq_id in range(SLOTS + 1):
-            self._context.truncate(seq_id, 0)
-
     def decode_ms(self, rows: int, repeats: int = 12) -> float:
         """Milliseconds to decode one more token for each of the first `rows` sequences."""
         at = [self._context.positions(seq_id)[1] + 1 for seq_id in range(rows)]
@@ -121,17 +118,18 @@ class Probe:
 
 
 def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
-    """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds."""
-    probe = Probe(model, cells=max(counts) + 2 * SLOTS * 20)
-    measured = {}
-    for count in counts:
-        probe.empty()
+    """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds.
+
+    Medians of ROUNDS, in which the counts take turns: other load meets all alike.
+    """
+    probes = {count: Probe(model, cells=max(counts) + 2 * SLOTS * 20) for count in counts}
+    for count, probe in probes.items():
         if count:
             probe.fill(SLOTS, count)
         for seq_id in range(SLOTS):
             probe.fill(seq_id, 20)
-        measured[count] = probe.decode_ms(SLOTS)
-    return measured
+    rounds = [{count: probe.decode_ms(SLOTS) for count, probe in probes.items()} for _ in range(ROUNDS)]
+    return {count: statistics.median(one[count] for one in rounds) for count in counts}
 
 
 @dataclass(frozen=True, slots=True)
