@@ -132,7 +132,7 @@ class _Counter:
         assert self._config is not None
         speed = known_speed(self._config)
         if speed is None:
-            return "not known: `medusaq up` measures the speed of a model once, while it is idle"
+            return "not known: the first run measures the speed of a model on this machine"
         prompts = self._prompt_tokens * speed.prompt_token
         answers = self._most_answer_tokens * speed.together / min(speed.slots, max(1, self._requests))
         return f"at most {duration(prompts + answers)} at the measured speed, beside starting"

@@ -108,8 +108,12 @@ def _forms(engine: Engine, measured: Speculation, report: Report) -> None:
                 name,
                 f"{sum(c.completion_tokens for c in done) / len(done):.1f}",
                 f"{nats / len(done):.0f}",
-                f"{drafted.accepted / max(1, drafted.verified):.0%}",
+                _accepted(drafted),
             )
+
+
+def _accepted(drafted: Drafted) -> str:
+    return f"{drafted.accepted / drafted.verified:.0%}" if drafted.verified else "none were verified"
 
 
 def _inner(form: dict[str, Any]) -> str:
@@ -144,7 +148,7 @@ def _drafts(config: EngineConfig, first: Engine, measured: Speculation, report: 
             table.row(
                 *(task, requests, plain, lookup, to_plain, grammar, grammar_to_plain),
                 *(f"{side.tokens / side.steps:.2f}" for side in sides[1:]),
-                f"{forced.accepted / max(1, forced.verified):.0%}",
+                _accepted(forced),
             )
 
 
