@@ -18,8 +18,7 @@ class WorkerOccupancy:
     def begin(self, models: Sequence[dict[str, Any]]) -> None:
         """models: the data of /v1/models, here and in update."""
         self.slots = sum(int(model["slots"]) for model in models)
-        details = [worker for model in models for worker in model.get("workers_detail", [])]
-        self.measuring = any(worker.get("measuring") and not _steps(worker["metrics"]) for worker in details)
+        self.measuring = any(one.get("measuring") and not _steps(one["metrics"]) for one in _workers(models))
         self._first = dict(self._note(models))
 
     def update(self, models: Sequence[dict[str, Any]]) -> None:
@@ -36,10 +35,13 @@ class WorkerOccupancy:
         return occupied / steps if steps > 0 else None
 
     def _note(self, models: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, float]]]:
-        for model in models:
-            for worker in model.get("workers_detail", []):
-                self._last[worker["id"]] = worker["metrics"]
-                yield worker["id"], worker["metrics"]
+        for worker in _workers(models):
+            self._last[worker["id"]] = worker["metrics"]
+            yield worker["id"], worker["metrics"]
+
+
+def _workers(models: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (worker for model in models for worker in model.get("workers_detail", []))
 
 
 def _steps(metrics: dict[str, float]) -> float:
