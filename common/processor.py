@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Collection
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -18,15 +19,18 @@ EXTENSIONS = {
 }
 
 
-def processor() -> str:
+def processor(compiled: Collection[str] = EXTENSIONS) -> str:
     """Name, widest vector instructions, family and model: hypervisors give different processors one name.
 
-    Of others than x86 the architecture alone.
+    Of others than x86 the architecture alone. compiled: instructions that a program was compiled for; the
+    widest of them is named, too, if the processor has wider ones.
     """
     fields = _fields()
-    known = flags()
+    known = [flag for flag in EXTENSIONS if flag in flags()]
+    used = [flag for flag in known if flag in compiled]
     name = fields.get("model name") or platform.processor() or platform.machine()
-    widest = next((f" ({instructions})" for flag, instructions in EXTENSIONS.items() if flag in known), "")
+    less = f", compiled for {EXTENSIONS[used[0]]}" if used and used[0] != known[0] else ""
+    widest = f" ({EXTENSIONS[known[0]]}{less})" if known else ""
     kind = (
         f", family {fields['cpu family']} model {fields['model']}"
         if {"cpu family", "model"} <= fields.keys()

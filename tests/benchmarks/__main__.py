@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from cli.base.errors import CliError
-from common.processor import processor, usable_cores
+from common.processor import usable_cores
 from docs.measured import cells as cells_chart
 from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
@@ -43,7 +43,14 @@ from tests.benchmarks.inference import engine, formats, long_prompts, schemas, s
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
-from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command, spread
+from tests.support.measuring.report import (
+    SCRIPTED_ENGINE,
+    Report,
+    add_record,
+    measured_on,
+    shown_command,
+    spread,
+)
 from tests.support.measuring.sigterm import clean_up_on_sigterm
 
 PAIRS = 5
@@ -57,7 +64,7 @@ SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
 def main() -> None:
     clean_up_on_sigterm()
     options = _options()
-    print(f"{processor()}, {usable_cores()} cores; {options.model.name}\n")
+    print(f"{measured_on()}, {usable_cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
         if name not in options.only:
             continue

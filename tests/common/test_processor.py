@@ -32,6 +32,14 @@ def test_processors_of_one_name_are_told_apart(cpuinfo: Path, more: str, widest:
     assert processor.flags() == {"fpu", "avx2", "avx512f", *more.split()}
 
 
+def test_a_program_that_was_compiled_for_less_is_told(cpuinfo: Path) -> None:
+    cpuinfo.write_text(ONE_CORE.format(more=" avx512_bf16"))
+    assert processor.processor({"avx2", "avx_vnni"}) == (
+        "Virtual: one of many (AVX-512 BF16, compiled for AVX2), family 25 model 17"
+    )
+    assert processor.processor({"avx2", "avx512_bf16"}) == processor.processor()
+
+
 @pytest.mark.parametrize("told", [None, "", "processor\t: 0\nBogoMIPS\t: 50.00\n"])
 def test_a_system_that_tells_less_names_its_architecture(cpuinfo: Path, told: str | None) -> None:
     if told is not None:

@@ -12,11 +12,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common.processor import processor, usable_cores
+import llama_cpp
+
+from common.processor import EXTENSIONS, processor, usable_cores
 from docs.measured.figures import FIGURES, Table, record
 from tests.support.measuring.revision import commit
 
 SCRIPTED_ENGINE = "a scripted engine"  # in the place of a model
+OF_LLAMA_CPP = {
+    "amx_bf16": "AMX_INT8",
+    "avx512f": "AVX512",
+}  # others as Linux names them, in capitals
 FIRST, OTHERS = 34, 10  # characters of a column at least
 
 
@@ -65,7 +71,7 @@ class Report:
             return
         table = Table(
             name=name,
-            processor=processor(),
+            processor=measured_on(),
             cores=usable_cores(),
             date=datetime.now(UTC).date().isoformat(),
             commit=self._code,
@@ -77,6 +83,14 @@ class Report:
             data=rows.data,
         )
         record(table, self._path)
+
+
+def measured_on() -> str:
+    """The processor, and what llama.cpp was compiled for if that is less."""
+    features = llama_cpp.llama_print_system_info().decode()
+    return processor(
+        [flag for flag in EXTENSIONS if f"{OF_LLAMA_CPP.get(flag, flag.upper())} = 1" in features]
+    )
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from common.processor import processor, usable_cores
+from common.processor import usable_cores
 from docs.measured.figures import read
-from tests.support.measuring.report import Report, shown_command, spread
+from tests.support.measuring.report import Report, measured_on, shown_command, spread
 from tests.support.measuring.revision import commit
 
 
@@ -25,7 +25,7 @@ def test_a_table_is_recorded_with_its_origin(tmp_path: Path, capsys: pytest.Capt
     [found] = read(tmp_path / "figures.json")
     assert (found.columns, found.rows) == (["system", "tokens/s"], [["ours", "2.0 (1.0 to 3.0)"]])
     assert (found.notes, found.data, found.model) == (["Three runs."], {"runs": [1.0, 2.0]}, "model.gguf")
-    assert (found.command, found.processor, found.cores) == ("python -m x", processor(), usable_cores())
+    assert (found.command, found.processor, found.cores) == ("python -m x", measured_on(), usable_cores())
     assert found.commit == commit()
 
 
@@ -44,6 +44,20 @@ def test_what_broke_off_or_is_not_to_be_kept_is_not_recorded(tmp_path: Path) -> 
     with Report("python -m x").table("speed", "system") as table:
         table.row("ours")
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("features", "compiled"),
+    [("AVX2 = 1 | AVX512 = 1 | AVX512_BF16 = 1", ""), ("AVX2 = 1 | FMA = 1", ", compiled for AVX2")],
+)
+def test_a_llama_cpp_for_older_processors_is_told(
+    features: str, compiled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name: Virtual\nflags: avx2 avx512f avx512_bf16\n")
+    monkeypatch.setattr("common.processor.CPUINFO", cpuinfo)
+    monkeypatch.setattr("llama_cpp.llama_print_system_info", features.encode)
+    assert measured_on() == f"Virtual (AVX-512 BF16{compiled})"
 
 
 @pytest.mark.parametrize(
