@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import signal
 import subprocess
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from engine.llama.model import Shape
 
 ASK_BUILD = """
-from engine.llama.devices import devices
+import json
+from engine.llama.devices import devices, without_device
 from engine.llama.model import build
-print(build(), *devices(), sep="\\n")
+print(json.dumps([build(), [*map(str, devices())], without_device()]))
 """
 BUILD_TIMEOUT_S = 60
+DRIVER = "install the GPU's driver, or a newer one; until then the processor computes"
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
 FEATURES = {
@@ -67,9 +70,12 @@ def build() -> Iterator[Finding]:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
         yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
     else:
-        built, *gpus = ended.stdout.splitlines()
+        built, gpus, idle = json.loads(ended.stdout)
         yield compared(built, flags())
-        yield from (ok("gpu", gpu) for gpu in gpus if gpu)
+        yield from (ok("gpu", gpu) for gpu in gpus)
+        yield from (
+            warn("gpu", f"llama.cpp was compiled for {name}, which finds none", DRIVER) for name in idle
+        )
 
 
 def compared(built: str, processor: Set[str]) -> Finding:

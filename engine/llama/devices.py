@@ -39,6 +39,16 @@ def devices() -> list[Device]:
     return [device for device in map(_read, map(get, range(count))) if device]
 
 
+def without_device() -> list[str]:
+    """Backends of this build that find no device, such as "CUDA" where its driver is missing or too old."""
+    llama_cpp.llama_supports_gpu_offload()  # loads the backends
+    get = ggml_function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = ggml_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    count = ggml_function("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
+    backends = map(get, range(ggml_function("ggml_backend_reg_count", ctypes.c_size_t)()))
+    return [_text(name(backend)) for backend in backends if not count(backend)]
+
+
 def free_device_memory() -> int | None:
     """Free bytes of all GPUs together; None without a GPU."""
     found = devices()

@@ -117,11 +117,19 @@ def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
 def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     none = [finding.check for finding in engine.build()]
     assert none == ["llama.cpp"] or devices()
-    asked = engine.ASK_BUILD.replace("*devices()", "*devices(), 'Vulkan0: a card'")
+    asked = engine.ASK_BUILD.replace("devices())]", "devices()), 'Vulkan0: a card']")
     monkeypatch.setattr(engine, "ASK_BUILD", asked)
     *others, last = engine.build()
     assert len(others) == len(none)
     assert last == ok("gpu", "Vulkan0: a card")
+
+
+def test_a_gpu_that_is_not_found_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = engine.ASK_BUILD.replace("without_device()]", "['CUDA']]")
+    monkeypatch.setattr(engine, "ASK_BUILD", asked)
+    *_, last = engine.build()
+    assert (last.grade, last.check) == (Grade.WARN, "gpu")
+    assert last.what == "llama.cpp was compiled for CUDA, which finds none"
 
 
 def test_what_runs_the_heads_is_named() -> None:

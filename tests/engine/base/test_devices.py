@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llama_cpp
 import pytest
 
 from engine.llama import devices as module
-from engine.llama.devices import Device, devices, free_device_memory
+from engine.llama.devices import Device, devices, free_device_memory, without_device
 from engine.llama.model import build
 
 
@@ -26,6 +28,19 @@ def test_what_is_read_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processor.description
     assert not processor.integrated
     assert 0 < processor.free <= processor.total
+
+
+def test_backends_that_find_no_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor's in the place of one whose driver is missing."""
+    found = {device.name.rstrip("0123456789") for device in devices()}
+    assert not {"CPU", *found} & set(without_device())
+    whole = module.ggml_function
+
+    def without(name: str, *types: Any) -> Any:
+        return (lambda _backend: 0) if name == "ggml_backend_reg_dev_count" else whole(name, *types)
+
+    monkeypatch.setattr(module, "ggml_function", without)
+    assert "CPU" in without_device()
 
 
 def test_a_build_is_told_with_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,15 @@ def test_a_promise_that_a_gpu_does_not_keep_is_warned_of(
     assert any("not equal to the bit" in line for line in warnings(caplog)) is (batch_invariant and on_gpu)
 
 
+@pytest.mark.parametrize("gpu_layers", [-1, 0])
+def test_a_build_whose_gpu_is_not_found_is_warned_of(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gpu_layers: int
+) -> None:
+    monkeypatch.setattr(layout_setup, "without_device", lambda: ["CUDA"])
+    layouts(tiny_gguf, gpu_layers=gpu_layers)
+    assert any("finds no GPU" in line for line in warnings(caplog)) is (gpu_layers != 0)
+
+
 def test_no_lane_is_longer_than_the_model_was_trained_for(tiny_gguf: str) -> None:
     made = layouts(tiny_gguf, kv_cells=65_536)
     assert made.lanes is not None
