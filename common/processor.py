@@ -25,11 +25,11 @@ def processor(compiled: Collection[str] = EXTENSIONS) -> str:
     Of others than x86 the architecture alone. compiled: instructions that a program was compiled for; the
     widest of them is named, too, if the processor has wider ones.
     """
-    fields = _fields()
-    known = [flag for flag in EXTENSIONS if flag in flags()]
+    fields, has = _fields(), flags()
+    known = [flag for flag in EXTENSIONS if flag in has]
     used = [flag for flag in known if flag in compiled]
     name = fields.get("model name") or platform.processor() or platform.machine()
-    less = f", compiled for {EXTENSIONS[used[0]]}" if used and used[0] != known[0] else ""
+    less = "" if used[:1] == known[:1] else f", compiled for {EXTENSIONS[used[0]] if used else 'none'}"
     widest = f" ({EXTENSIONS[known[0]]}{less})" if known else ""
     kind = (
         f", family {fields['cpu family']} model {fields['model']}"

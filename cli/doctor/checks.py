@@ -40,7 +40,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
 
 
 def _of_engine(settings: Settings) -> Iterator[Finding]:
-    built = list(guarded("llama.cpp", engine.build))
+    built = list(guarded("llama.cpp", partial(engine.build, settings.gpu_layers)))
     yield from built
     if any(finding.grade is Grade.FAIL for finding in built):
         return  # importing a broken build could kill this process

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 ASK_BUILD = """
 import json
-from engine.llama.devices import devices, without_device
+from engine.llama.devices import devices, idle_backends
 from engine.llama.model import build
-print(json.dumps([build(), [*map(str, devices())], without_device()]))
+print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 """
+CUDA_DRIVER = "libcuda.so"
 BUILD_TIMEOUT_S = 60
-DRIVER = "install the GPU's driver, or a newer one; until then the processor computes"
+DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
 FEATURES = {
@@ -56,7 +57,7 @@ def cache() -> Path:
     return cache_folder()
 
 
-def build() -> Iterator[Finding]:
+def build(gpu_layers: int) -> Iterator[Finding]:
     """Load llama.cpp in a separate process, since a build for another processor crashes it."""
     asked = [sys.executable, "-P", "-c", ASK_BUILD]
     try:
@@ -68,14 +69,13 @@ def build() -> Iterator[Finding]:
         yield fail("llama.cpp", "built for another processor: illegal instruction", REBUILD)
     elif ended.returncode:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
-        yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
+        yield fail("llama.cpp", f"cannot be loaded: {line}", DRIVER if CUDA_DRIVER in line else REBUILD)
     else:
         built, gpus, idle = json.loads(ended.stdout)
         yield compared(built, flags())
         yield from (ok("gpu", gpu) for gpu in gpus)
-        yield from (
-            warn("gpu", f"llama.cpp was compiled for {name}, which finds none", DRIVER) for name in idle
-        )
+        if gpu_layers and idle:
+            yield warn("gpu", f"llama.cpp finds none for {', '.join(idle)}: the processor computes", DRIVER)
 
 
 def compared(built: str, processor: Set[str]) -> Finding:

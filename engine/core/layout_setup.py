@@ -12,7 +12,7 @@ from engine.base.errors import ModelLoadError
 from engine.core.layouts import LANE_SLACK, LaneLayout, SharedLayout
 from engine.host.system_memory import look_at_memory
 from engine.llama.context import CELL_PADDING, Context, DecodeError, Rows
-from engine.llama.devices import devices, free_device_memory, without_device
+from engine.llama.devices import devices, free_device_memory, idle_backends
 from engine.llama.model import Model, Shape, on_gpu, read_shape
 
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
@@ -96,8 +96,8 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
     are fewer of both, and without memory for two lanes there are none.
     """
     shape = read_shape(model.path)
-    if config.gpu_layers and (idle := without_device()):
-        log.warning("%s of this llama.cpp finds no GPU: the processor computes", ", ".join(idle))
+    if config.gpu_layers and (idle := idle_backends()):
+        log.warning("llama.cpp finds no GPU for %s: the processor computes", ", ".join(idle))
     if config.gpu_layers < 0 and on_gpu(config.gpu_layers):
         _check_device(model.path, config.kv_cells * cell_bytes(config, shape))
     if config.batch_invariant and on_gpu(config.gpu_layers):
@@ -172,7 +172,7 @@ def _check_device(path: str, cache_bytes: int) -> None:
     """Raise ModelLoadError for a cache that no GPU here can hold: llama.cpp may abort the process for it."""
     found = devices()
     total = sum(device.total for device in found)
-    if cache_bytes > total:
+    if found and cache_bytes > total:
         have = f"{', '.join(map(str, found))} has {total / 1e9:.1f}"
         raise ModelLoadError(
             f"{path}: the KV cache takes {cache_bytes / 1e9:.1f} GB, and {have}: lower kv_cells"

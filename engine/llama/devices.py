@@ -39,14 +39,16 @@ def devices() -> list[Device]:
     return [device for device in map(_read, map(get, range(count))) if device]
 
 
-def without_device() -> list[str]:
-    """Backends of this build that find no device, such as "CUDA" where its driver is missing or too old."""
-    llama_cpp.llama_supports_gpu_offload()  # loads the backends
+def idle_backends() -> list[str]:
+    """Backends without a device, such as "CUDA" whose driver is too old, if this build finds no GPU."""
+    if devices():
+        return []
     get = ggml_function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
     name = ggml_function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
     count = ggml_function("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
     backends = map(get, range(ggml_function("ggml_backend_reg_count", ctypes.c_size_t)()))
-    return [_text(name(backend)) for backend in backends if not count(backend)]
+    idle = [_text(name(backend)) for backend in backends if not count(backend)]
+    return [name for name in idle if name != "RPC"]  # whose devices are servers that a program adds
 
 
 def free_device_memory() -> int | None:

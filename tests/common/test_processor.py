@@ -38,6 +38,7 @@ def test_a_program_that_was_compiled_for_less_is_told(cpuinfo: Path) -> None:
         "Virtual: one of many (AVX-512 BF16, compiled for AVX2), family 25 model 17"
     )
     assert processor.processor({"avx2", "avx512_bf16"}) == processor.processor()
+    assert "(AVX-512 BF16, compiled for none)" in processor.processor(set())
 
 
 @pytest.mark.parametrize("told", [None, "", "processor\t: 0\nBogoMIPS\t: 50.00\n"])

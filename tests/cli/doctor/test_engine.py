@@ -115,21 +115,30 @@ def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = [finding.check for finding in engine.build()]
+    none = [finding.check for finding in engine.build(0)]
     assert none == ["llama.cpp"] or devices()
     asked = engine.ASK_BUILD.replace("devices())]", "devices()), 'Vulkan0: a card']")
     monkeypatch.setattr(engine, "ASK_BUILD", asked)
-    *others, last = engine.build()
+    *others, last = engine.build(0)
     assert len(others) == len(none)
     assert last == ok("gpu", "Vulkan0: a card")
 
 
 def test_a_gpu_that_is_not_found_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = engine.ASK_BUILD.replace("without_device()]", "['CUDA']]")
+    asked = engine.ASK_BUILD.replace("idle_backends()]", "['CUDA']]")
     monkeypatch.setattr(engine, "ASK_BUILD", asked)
-    *_, last = engine.build()
+    *_, last = engine.build(-1)
     assert (last.grade, last.check) == (Grade.WARN, "gpu")
-    assert last.what == "llama.cpp was compiled for CUDA, which finds none"
+    assert last.what == "llama.cpp finds none for CUDA: the processor computes"
+    assert [finding.check for finding in engine.build(0)] == ["llama.cpp"]
+
+
+def test_a_missing_driver_is_no_reason_to_build_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    monkeypatch.setattr(engine, "ASK_BUILD", f"raise SystemExit({why!r})")
+    assert list(engine.build(-1)) == [fail("llama.cpp", f"cannot be loaded: {why}", engine.DRIVER)]
 
 
 def test_what_runs_the_heads_is_named() -> None:
@@ -196,4 +205,4 @@ def test_a_build_that_never_loads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 def _built_with(path: str) -> Iterator[Finding]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        yield from engine.build()
+        yield from engine.build(-1)

@@ -58,6 +58,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, PLENTY))
     monkeypatch.setattr(layout_setup, "free_device_memory", lambda: PLENTY)
     monkeypatch.setattr(layout_setup, "devices", lambda: [card(PLENTY)])
+    monkeypatch.setattr(layout_setup, "idle_backends", list)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -180,7 +181,7 @@ def test_a_promise_that_a_gpu_does_not_keep_is_warned_of(
 def test_a_build_whose_gpu_is_not_found_is_warned_of(
     tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gpu_layers: int
 ) -> None:
-    monkeypatch.setattr(layout_setup, "without_device", lambda: ["CUDA"])
+    monkeypatch.setattr(layout_setup, "idle_backends", lambda: ["CUDA"])
     layouts(tiny_gguf, gpu_layers=gpu_layers)
     assert any("finds no GPU" in line for line in warnings(caplog)) is (gpu_layers != 0)
 

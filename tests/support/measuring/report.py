@@ -19,10 +19,7 @@ from docs.measured.figures import FIGURES, Table, record
 from tests.support.measuring.revision import commit
 
 SCRIPTED_ENGINE = "a scripted engine"  # in the place of a model
-OF_LLAMA_CPP = {
-    "amx_bf16": "AMX_INT8",
-    "avx512f": "AVX512",
-}  # others as Linux names them, in capitals
+FEATURE_NAMES = {"amx_bf16": "AMX_INT8", "avx512f": "AVX512"}  # of llama.cpp; else Linux's, in capitals
 FIRST, OTHERS = 34, 10  # characters of a column at least
 
 
@@ -69,13 +66,14 @@ class Report:
         yield rows
         if self._path is None or not keep or not rows.rows:
             return
+        model = self._model if model is None else model
         table = Table(
             name=name,
-            processor=measured_on(),
+            processor=processor() if model == SCRIPTED_ENGINE else measured_on(),
             cores=usable_cores(),
             date=datetime.now(UTC).date().isoformat(),
             commit=self._code,
-            model=self._model if model is None else model,
+            model=model,
             command=self._command,
             columns=list(columns),
             rows=rows.rows,
@@ -89,7 +87,7 @@ def measured_on() -> str:
     """The processor, and what llama.cpp was compiled for if that is less."""
     features = llama_cpp.llama_print_system_info().decode()
     return processor(
-        [flag for flag in EXTENSIONS if f"{OF_LLAMA_CPP.get(flag, flag.upper())} = 1" in features]
+        [flag for flag in EXTENSIONS if f"{FEATURE_NAMES.get(flag, flag.upper())} = 1" in features]
     )
 
 

@@ -48,16 +48,21 @@ def test_what_broke_off_or_is_not_to_be_kept_is_not_recorded(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("features", "compiled"),
-    [("AVX2 = 1 | AVX512 = 1 | AVX512_BF16 = 1", ""), ("AVX2 = 1 | FMA = 1", ", compiled for AVX2")],
+    [
+        ("AVX2 = 1 | AVX512 = 1 | AVX512_BF16 = 1", ", compiled for AVX-512 BF16"),
+        ("AVX2 = 1 | AVX512 = 1 | AMX_INT8 = 1", ""),
+        ("AVX2 = 1 | AVX512 = 1", ", compiled for AVX-512"),
+        ("AVX2 = 1 | FMA = 1", ", compiled for AVX2"),
+    ],
 )
 def test_a_llama_cpp_for_older_processors_is_told(
     features: str, compiled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("model name: Virtual\nflags: avx2 avx512f avx512_bf16\n")
+    cpuinfo.write_text("model name: Virtual\nflags: avx2 avx512f avx512_bf16 amx_bf16\n")
     monkeypatch.setattr("common.processor.CPUINFO", cpuinfo)
     monkeypatch.setattr("llama_cpp.llama_print_system_info", features.encode)
-    assert measured_on() == f"Virtual (AVX-512 BF16{compiled})"
+    assert measured_on() == f"Virtual (AMX{compiled})"
 
 
 @pytest.mark.parametrize(
