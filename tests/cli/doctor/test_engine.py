@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.doctor import engine
-from cli.doctor.findings import Finding, Grade, guarded, ok
+from cli.doctor.findings import Finding, Grade, fail, guarded, ok
 from engine import EngineConfig
 from engine.host.measurement_cache import write_measurement
 from engine.llama.devices import devices
