@@ -11,8 +11,11 @@ time, which takes longer than the command.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES, redis
+
+from tasks.broker.sentinels import Sentinels
 
 
 class LightChannel:
@@ -38,6 +41,14 @@ class Channel(LightChannel, redis.Channel):  # type: ignore[misc]  # kombu has n
 
 class SentinelChannel(LightChannel, redis.SentinelChannel):  # type: ignore[misc]
     """Of the master that Sentinels name."""
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        options = self._connparams(asynchronous)
+        one = options.pop("host"), options.pop("port")
+        urls = [urlsplit(url) for url in self.connection.client.alt]  # empty for a single Sentinel
+        hosts = [(url.hostname, url.port) for url in urls] or [one]
+        sentinels = Sentinels(hosts, sentinel_kwargs=self.sentinel_kwargs, **options)
+        return sentinels.master_for(self.master_name).connection_pool
 
 
 class Transport(redis.Transport):  # type: ignore[misc]

@@ -14,8 +14,6 @@ from typing import Any
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
-import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -23,6 +21,7 @@ from redis.retry import Retry
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
+from tasks.broker.sentinels import AsyncSentinels, Sentinels
 from tasks.store.scripts import Scripts, answering
 
 LIST = ("CLIENT", "LIST")  # as two words: redis-py parses all of the answer to the one command
@@ -111,7 +110,7 @@ def make_client(url: str, **options: Any) -> redis.Redis:
     if found is None:
         return redis.Redis.from_url(url, **options)
     asking = found.finder_options(options) | {"retry": Retry(NoBackoff(), 0)}  # the next one is asked instead
-    finder = redis.sentinel.Sentinel(found.hosts, sentinel_kwargs=asking)
+    finder = Sentinels(found.hosts, sentinel_kwargs=asking)
     client: redis.Redis = finder.master_for(found.service, **found.client_options(), **options)
     return client
 
@@ -125,7 +124,7 @@ async def async_client(url: str, **options: Any) -> AsyncIterator[redis.asyncio.
             yield client
         return
     asking = found.finder_options(options) | {"retry": AsyncRetry(NoBackoff(), 0)}
-    finder = redis.asyncio.sentinel.Sentinel(list(found.hosts), sentinel_kwargs=asking)
+    finder = AsyncSentinels(list(found.hosts), sentinel_kwargs=asking)
     try:
         async with finder.master_for(found.service, **found.client_options(), **options) as client:
             yield client

@@ -1,0 +1,47 @@
+"""Sentinels that are asked for the master, first the one that answered last in this process.
+
+redis-py asks them in the order of the URL. One whose host is away costs a timeout each time, and kombu makes
+several clients for each connection to the broker.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import redis.asyncio.sentinel
+import redis.sentinel
+
+_answered: dict[str, tuple[str, int]] = {}  # service -> host and port
+
+
+class Sentinels(redis.sentinel.Sentinel):
+    """Thread-safe: redis-py reorders the list that other threads read, and so loses Sentinels."""
+
+    def discover_master(self, service_name: str) -> Any:
+        asked = _last_first(self, service_name)
+        found = super(Sentinels, asked).discover_master(service_name)  # type: ignore[no-untyped-call]
+        _answered[service_name] = _address(asked.sentinels[0])
+        return found
+
+
+class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
+    """See Sentinels."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        asked = _last_first(self, service_name)
+        found = await super(AsyncSentinels, asked).discover_master(service_name)
+        _answered[service_name] = _address(asked.sentinels[0])
+        return found
+
+
+def _last_first(sentinels: Any, service_name: str) -> Any:
+    """A copy with a list of its own, which redis-py begins with the one that answers."""
+    last, copied = _answered.get(service_name), copy.copy(sentinels)
+    copied.sentinels = sorted(sentinels.sentinels, key=lambda each: _address(each) != last)
+    return copied
+
+
+def _address(sentinel: Any) -> tuple[str, int]:
+    options = sentinel.connection_pool.connection_kwargs
+    return options["host"], options["port"]

@@ -1,0 +1,98 @@
+"""Sentinels are asked beginning with the one that answered last."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tasks.broker import sentinels as module
+from tasks.broker.celery_app import make_app
+from tasks.broker.sentinels import Sentinels
+from tasks.store.database import async_client, make_client
+from tests.support.peers.sentinels import SERVICE
+from tests.support.peers.sentinels import Sentinels as Peers
+from tests.support.servers import fast_settings
+
+pytestmark = pytest.mark.stack
+TIMEOUT_S = 0.3
+
+
+class Silent:
+    """Never answers, as a Sentinel whose host is away. asked: the connections to it so far."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.port, self.asked = listener.getsockname()[1], 0
+
+    def take(self) -> None:
+        with ExitStack() as taken, suppress(OSError):
+            while True:
+                taken.enter_context(self._listener.accept()[0])
+                self.asked += 1
+
+
+@pytest.fixture
+def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peers]:
+    monkeypatch.setattr(module, "_answered", {})
+    made = Peers(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def silent() -> Iterator[Silent]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = Silent(listener)
+        taking = threading.Thread(target=made.take)
+        taking.start()
+        try:
+            yield made
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            taking.join()
+
+
+def behind(away: Silent, peers: Peers) -> str:
+    """The URL with the silent one first."""
+    return peers.url.replace("@", f"@127.0.0.1:{away.port},", 1)
+
+
+def test_one_that_is_away_is_asked_once_by_all_clients_of_a_process(peers: Peers) -> None:
+    with silent() as away:
+        url = behind(away, peers)
+        for _ in range(3):
+            client = make_client(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+            assert client.ping()
+            client.close()
+        settings = fast_settings(peers.master, redis_url=f"{url}&socket_timeout={TIMEOUT_S}")
+        with make_app(settings) as app, app.connection_for_read() as connection:
+            assert connection.default_channel.client.ping()
+
+        async def pings() -> bool:
+            timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
+            async with async_client(url, **timeouts) as client:
+                return bool(await client.ping())
+
+        assert asyncio.run(pings())
+        assert away.asked == 1
+
+
+def test_no_sentinel_is_forgotten(peers: Peers) -> None:
+    """redis-py's own list has one twice and another never, once two threads have found the same."""
+    with silent() as away:
+        client = make_client(behind(away, peers), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+        found = client.connection_pool.sentinel_manager
+        assert isinstance(found, Sentinels)
+        before = list(found.sentinels)
+        assert found.discover_master(SERVICE) == ("127.0.0.1", peers.master.port)
+        assert found.sentinels == before
+        client.close()
