@@ -1,7 +1,8 @@
-"""Sentinels that are asked for the master, first the one that answered last in this process.
+"""Sentinels, and connections to the master that they name, for which redis-py does too little.
 
-redis-py asks them in the order of the URL. One whose host is away costs a timeout each time, and kombu makes
-several clients for each connection to the broker.
+redis-py asks Sentinels in the order of the URL. One whose host is away costs a timeout each time, and kombu
+makes several clients for each connection to the broker. Here the one that answered last in this process is
+asked first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,20 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
         found = await super(AsyncSentinels, asked).discover_master(service_name)
         _answered[service_name] = _address(asked.sentinels[0])
         return found
+
+
+class SentinelConnection(redis.sentinel.SentinelManagedConnection):
+    """Closed when a response does not come in time, as redis-py does with every other connection.
+
+    Else the next command would wait on the old master, whoever is the master now, or read that response.
+    """
+
+    def read_response(self, *args: Any, disconnect_on_error: bool | None = True, **options: Any) -> Any:
+        return super().read_response(*args, disconnect_on_error=disconnect_on_error, **options)
+
+
+class TlsSentinelConnection(SentinelConnection, redis.sentinel.SentinelManagedSSLConnection):
+    """See SentinelConnection."""
 
 
 def _last_first(sentinels: Any, service_name: str) -> Any:

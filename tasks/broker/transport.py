@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES, redis
 
-from tasks.broker.sentinels import Sentinels
+from tasks.broker.sentinels import SentinelConnection, Sentinels, TlsSentinelConnection
 
 
 class LightChannel:
@@ -41,6 +41,9 @@ class Channel(LightChannel, redis.Channel):  # type: ignore[misc]  # kombu has n
 
 class SentinelChannel(LightChannel, redis.SentinelChannel):  # type: ignore[misc]
     """Of the master that Sentinels name."""
+
+    connection_class = SentinelConnection
+    connection_class_ssl = TlsSentinelConnection
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
         options = self._connparams(asynchronous)

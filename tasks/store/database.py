@@ -21,7 +21,7 @@ from redis.retry import Retry
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
-from tasks.broker.sentinels import AsyncSentinels, Sentinels
+from tasks.broker.sentinels import AsyncSentinels, SentinelConnection, Sentinels, TlsSentinelConnection
 from tasks.store.scripts import Scripts, answering
 
 LIST = ("CLIENT", "LIST")  # as two words: redis-py parses all of the answer to the one command
@@ -111,6 +111,7 @@ def make_client(url: str, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(url, **options)
     asking = found.finder_options(options) | {"retry": Retry(NoBackoff(), 0)}  # the next one is asked instead
     finder = Sentinels(found.hosts, sentinel_kwargs=asking)
+    options["connection_class"] = TlsSentinelConnection if found.tls else SentinelConnection
     client: redis.Redis = finder.master_for(found.service, **found.client_options(), **options)
     return client
 

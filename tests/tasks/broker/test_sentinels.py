@@ -10,14 +10,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import redis
 
 from tasks.broker import sentinels as module
 from tasks.broker.celery_app import make_app
 from tasks.broker.sentinels import Sentinels
-from tasks.store.database import async_client, make_client
-from tests.support.peers.sentinels import SERVICE
+from tasks.store.database import async_client, connect, make_client
+from tests.support.peers.sentinels import FAILOVER_LIMIT_S, SERVICE
 from tests.support.peers.sentinels import Sentinels as Peers
 from tests.support.servers import fast_settings
+from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
 TIMEOUT_S = 0.3
@@ -84,6 +86,26 @@ def test_one_that_is_away_is_asked_once_by_all_clients_of_a_process(peers: Peers
 
         assert asyncio.run(pings())
         assert away.asked == 1
+
+
+@pytest.mark.parametrize("idle", [1, 5])
+def test_a_master_that_hangs_is_left_for_the_next_one(peers: Peers, idle: int) -> None:
+    """Its idle connections stay open; one of them waits in vain, and after it none."""
+    client = connect(fast_settings(peers.master, redis_url=peers.url), TIMEOUT_S)
+    waiting = [threading.Thread(target=client.blpop, args=("nothing", TIMEOUT_S / 2)) for _ in range(idle)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    peers.master.freeze()
+    try:
+        wait_until(lambda: peers.master_port() == peers.replica.port, FAILOVER_LIMIT_S)
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        assert client.ping()
+        client.close()
+    finally:
+        peers.master.thaw()
 
 
 def test_no_sentinel_is_forgotten(peers: Peers) -> None:
