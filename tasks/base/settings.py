@@ -177,7 +177,8 @@ class Settings(BaseSettings):
         True, description="Draft tokens wherever that is measured to pay; results stay the same."
     )
     batch_invariant: bool = Field(
-        False, description="Bit-identical results whatever shares the batch, at the price of speed."
+        False,
+        description="Bit-identical results whatever shares the batch, on a processor, at the price of speed.",
     )
     prefix_sharing: bool = Field(
         True,

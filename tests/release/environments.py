@@ -17,7 +17,7 @@ import httpx
 from tests.support.medusaq_up import Failed, Running, medusaq_up, tail
 from tests.support.servers import free_port
 
-INSTALL_TIMEOUT_S = 3600.0  # llama-cpp-python is compiled: 5 to 8 minutes of two idle cores
+INSTALL_TIMEOUT_S = 3600.0  # llama-cpp-python is compiled: 4 to 5 minutes of two idle cores
 COMMAND_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 300.0  # the engine measures the machine first
 STOP_TIMEOUT_S = 60.0
