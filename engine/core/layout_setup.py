@@ -65,11 +65,13 @@ def memory_for_lanes(config: EngineConfig, shape: Shape, whole: int | None, *, l
 
     whole: memory of this machine, None for enough. Not what is free of it, so that every start of a worker
     makes the same lanes, of which an estimate can tell. Of a GPU it is what is free, since other programs
-    keep what they have of it. loaded: whether it has the weights already.
+    keep what they have of it. loaded: whether it has the weights and the shared cache already.
     """
     if on_gpu(config.gpu_layers):
         free = free_device_memory()
-        return free if free is None or loaded else max(0, free - shape.weight_bytes)
+        if free is None or loaded:
+            return free
+        return max(0, free - shape.weight_bytes - config.kv_cells * cell_bytes(config, shape))
     return None if whole is None else max(0, whole - shape.weight_bytes)
 
 

@@ -105,7 +105,7 @@ def test_lanes_for_which_memory_is_short() -> None:
 
 
 def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less what the weights will take of it."""
+    """Less what the weights and the shared cache will take of it."""
     config, shape = EngineConfig(), read_shape(default_model_path())
     monkeypatch.setattr("engine.core.layout_setup.on_gpu", lambda _layers: True)
     for beside_weights, grade in ((10**8, Grade.WARN), (10**10, Grade.OK)):

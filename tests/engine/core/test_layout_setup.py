@@ -107,8 +107,8 @@ def test_unknown_memory_does_not_shorten_lanes() -> None:
     assert lane_cells(config(), replace(SHAPE, cell_bytes=10**9), None) == lane_cells(config(), SHAPE, PLENTY)
 
 
-def test_a_gpu_has_the_weights_once_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape, settings = replace(SHAPE, weight_bytes=300), config()
+def test_a_gpu_has_weights_and_shared_cache_once_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, settings = replace(SHAPE, weight_bytes=300, cell_bytes=1), config(kv_cells=64, kv_type="f16")
     monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: False)
     assert memory_for_lanes(settings, shape, 1000, loaded=True) == 700
     assert memory_for_lanes(settings, shape, 200, loaded=False) == 0
@@ -116,7 +116,7 @@ def test_a_gpu_has_the_weights_once_they_are_loaded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: True)
     monkeypatch.setattr(layout_setup, "free_device_memory", lambda: 500)
     assert memory_for_lanes(settings, shape, 1000, loaded=True) == 500
-    assert memory_for_lanes(settings, shape, 1000, loaded=False) == 200
+    assert memory_for_lanes(settings, shape, 1000, loaded=False) == 136
 
 
 # What is made
