@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+COMPILED_FOR = ", compiled for "
 # The most that llama.cpp can use of these decides how fast it is; as the flags of /proc/cpuinfo.
 EXTENSIONS = {
     "amx_bf16": "AMX",
@@ -29,7 +30,7 @@ def processor(compiled: Collection[str] = EXTENSIONS) -> str:
     known = [flag for flag in EXTENSIONS if flag in has]
     used = [flag for flag in known if flag in compiled]
     name = fields.get("model name") or platform.processor() or platform.machine()
-    less = "" if used[:1] == known[:1] else f", compiled for {EXTENSIONS[used[0]] if used else 'none'}"
+    less = "" if used[:1] == known[:1] else f"{COMPILED_FOR}{EXTENSIONS[used[0]] if used else 'none'}"
     widest = f" ({EXTENSIONS[known[0]]}{less})" if known else ""
     kind = (
         f", family {fields['cpu family']} model {fields['model']}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.atomic_write import atomic_write
+from common.processor import COMPILED_FOR
 
 FIGURES = Path(__file__).with_suffix(".json")
 WIDTH = 120  # of the file's lines, but those of a list of texts or numbers
@@ -65,9 +66,9 @@ def record(table: Table, path: Path = FIGURES) -> None:
 
 
 def newest(name: str, tables: Iterable[Table]) -> Table | None:
-    """The one with the latest date."""
+    """The one with the latest date, if possible of a llama.cpp that was compiled for its whole processor."""
     found = [table for table in tables if table.name == name]
-    return max(found, key=lambda table: table.date, default=None)
+    return max(found, key=lambda table: (COMPILED_FOR not in table.processor, table.date), default=None)
 
 
 def _json(value: Any, depth: int) -> str:
