@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import redis.asyncio
+from redis.asyncio.client import PubSub
 
 from api.requests.threads import run_in_threadpool
 from tasks.base.errors import StoreUnavailable
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # longest delay if an event is lost with the connection
 RECONNECT_S = 0.5
+QUIET_S = 5.0  # without a message, before Redis is asked for an answer
 MOST_RECENT = 1000  # jobs told of: one may end after its record was read, and before its wait begins
 MAX_PARTS = 256  # buffered for a slow client: about two seconds of the fastest generation
 
@@ -88,7 +90,7 @@ class JobEventListener:
 
     def __init__(self, settings: Settings, store: JobStore) -> None:
         self.id = uuid.uuid4().hex  # by which the scripts know where somebody waits
-        self._settings = settings
+        self._options = RedisOptions.of(settings.redis_url)
         self._store = store
         self._waiting: defaultdict[str, set[Ending]] = defaultdict(set)
         self._inboxes: defaultdict[str, set[Inbox]] = defaultdict(set)
@@ -158,7 +160,8 @@ class JobEventListener:
                 async with self._client() as client, client.pubsub() as events:
                     await events.subscribe(events_channel, tokens_channel)
                     self._wake_all()
-                    async for message in events.listen():
+                    while True:
+                        message = await self._next(events)
                         if message["type"] != "message":
                             continue
                         if message["channel"] == tokens_channel:
@@ -169,14 +172,23 @@ class JobEventListener:
                 log.debug("job events: %s", error)
             await asyncio.sleep(RECONNECT_S)
 
+    async def _next(self, events: PubSub) -> dict[str, Any]:
+        """The next message. Raises redis.TimeoutError if a quiet Redis does not answer a PING in time."""
+        message: dict[str, Any] | None = await events.get_message(timeout=QUIET_S)
+        if message is None:
+            await events.ping()
+            message = await events.get_message(timeout=self._options.timeout_s)
+        if message is None:
+            raise redis.TimeoutError("no answer")
+        return message
+
     def _client(self) -> AbstractAsyncContextManager[redis.asyncio.Redis]:
-        options = RedisOptions.of(self._settings.redis_url)
         return async_client(
-            options.address,
+            self._options.address,
             decode_responses=True,
-            socket_connect_timeout=options.timeout_s,
+            socket_connect_timeout=self._options.timeout_s,
             socket_keepalive=True,
-            **options.tls,
+            **self._options.tls,
         )
 
     def _wake(self, data: str) -> None:

@@ -69,7 +69,8 @@ class SentinelUrl:
         login = ""
         if self.password is not None:
             login = f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@"
-        return ";".join(f"sentinel://{login}{host}:{port}/{self.database}" for host, port in self.hosts)
+        hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.hosts)  # IPv6
+        return ";".join(f"sentinel://{login}{host}:{port}/{self.database}" for host, port in hosts)
 
 
 def _host(text: str) -> tuple[str, int]:

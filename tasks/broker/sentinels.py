@@ -1,8 +1,8 @@
 """Sentinels, and connections to the master that they name, for which redis-py does too little.
 
-redis-py asks Sentinels in the order of the URL. One whose host is away costs a timeout each time, and kombu
-makes several clients for each connection to the broker. Here the one that answered last in this process is
-asked first.
+Each redis-py client asks Sentinels in the order of the URL, and one whose host is away costs it a timeout;
+kombu makes several clients for each connection to the broker. Here the one that answered last in this process
+comes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _answered: dict[str, tuple[str, int]] = {}  # service -> host and port
 
 
 class Sentinels(redis.sentinel.Sentinel):
-    """Thread-safe: redis-py reorders the list that other threads read, and so loses Sentinels."""
+    """Thread-safe. redis-py's reorders the list that other threads read, and so loses Sentinels."""
 
     def discover_master(self, service_name: str) -> Any:
         asked = _last_first(self, service_name)
@@ -37,13 +37,20 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
 
 
 class SentinelConnection(redis.sentinel.SentinelManagedConnection):
-    """Closed when a response does not come in time, as redis-py does with every other connection.
+    """As redis-py's, without two faults, for which the old master is asked on.
 
-    Else the next command would wait on the old master, whoever is the master now, or read that response.
+    A connection whose response is late is kept: the next command waits on it as well, or reads that response.
+    One that was closed is opened to the same server again, without a question to the Sentinels. (redis-py's
+    pull request 4292 and issue 3874, both open.)
     """
 
     def read_response(self, *args: Any, disconnect_on_error: bool | None = True, **options: Any) -> Any:
         return super().read_response(*args, disconnect_on_error=disconnect_on_error, **options)
+
+    def send_packed_command(self, *args: Any, **options: Any) -> None:
+        if self._sock is None:
+            self.connect()
+        super().send_packed_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class TlsSentinelConnection(SentinelConnection, redis.sentinel.SentinelManagedSSLConnection):

@@ -46,6 +46,7 @@ class SentinelChannel(LightChannel, redis.SentinelChannel):  # type: ignore[misc
     connection_class_ssl = TlsSentinelConnection
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        """As kombu's, with Sentinels of our own."""
         options = self._connparams(asynchronous)
         one = options.pop("host"), options.pop("port")
         urls = [urlsplit(url) for url in self.connection.client.alt]  # empty for a single Sentinel

@@ -125,6 +125,7 @@ async def async_client(url: str, **options: Any) -> AsyncIterator[redis.asyncio.
             yield client
         return
     asking = found.finder_options(options) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    asking.setdefault("socket_timeout", options.get("socket_connect_timeout"))  # a subscription has none
     finder = AsyncSentinels(list(found.hosts), sentinel_kwargs=asking)
     try:
         async with finder.master_for(found.service, **found.client_options(), **options) as client:

@@ -59,6 +59,13 @@ def test_an_address_says_everything() -> None:
     assert redacted(url) == "redis+sentinel://me:***@one:1,two/main/3"
 
 
+def test_an_ipv6_address_keeps_its_brackets() -> None:
+    found = SentinelUrl.of("redis+sentinel://[::1]:1,[fd00::2]/main")
+    assert found is not None
+    assert found.hosts == (("::1", 1), ("fd00::2", 26379))
+    assert found.broker_url() == "sentinel://[::1]:1/0;sentinel://[fd00::2]:26379/0"
+
+
 def test_an_address_without_login() -> None:
     found = SentinelUrl.of("redis+sentinel://one/main")
     assert found == SentinelUrl((("one", 26379),), "main", 0, None, None, None)
