@@ -117,13 +117,19 @@ def test_a_master_that_hangs_is_left_for_the_next_one(peers: Peers) -> None:
         peers.master.thaw()
 
 
-def test_the_one_repetition_of_a_command_asks_for_the_master(peers: Peers) -> None:
+def test_a_command_that_is_repeated_goes_to_the_next_master(peers: Peers) -> None:
+    """redis-py repeats it on its connection, which it has closed."""
     client = connect(fast_settings(peers.master, redis_url=peers.url), TIMEOUT_S)
-    assert client.ping()
+    connection = client.connection_pool.get_connection()
+    assert connection.port == peers.master.port
     peers.fail_over()
     asked = make_client(peers.url).connection_pool.sentinel_manager
     wait_until(lambda: _master(asked) == peers.replica.port, FAILOVER_LIMIT_S)
-    assert client.ping(), "its connection was to the one that is dead"
+    connection.disconnect()
+    connection.send_command("PING")
+    assert connection.read_response() == "PONG"
+    assert connection.port == peers.replica.port
+    client.connection_pool.release(connection)
     client.close()
 
 
