@@ -37,7 +37,7 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
 
 
 class SentinelConnection(redis.sentinel.SentinelManagedConnection):
-    """As redis-py's, without two faults, for which the old master is asked on.
+    """As redis-py's, without two faults that keep commands going to the old master.
 
     A connection whose response is late is kept: the next command waits on it as well, or reads that response.
     One that was closed is opened to the same server again, without a question to the Sentinels. (redis-py's
