@@ -25,6 +25,7 @@ READY_S = 240.0  # eleven processes start at once, on however few cores
 REDIS_PORT, SENTINEL_PORT, GATEWAY_PORT, S3_PORT = 6379, 26379, 7860, 9000
 REDIS, S3, PROXY = "redis", "s3", "proxy"
 GATEWAYS, IOS, WORKERS = ("gateway1", "gateway2"), ("io1", "io2"), tuple(f"worker{n}" for n in (1, 2, 3, 4))
+TIMEOUTS = {"socket_timeout": 2, "socket_connect_timeout": 2}
 REPLICATED = ("redis1", "redis2", "redis3")  # each with a Sentinel; the first is the master at first
 BUCKET, S3_KEY, S3_SECRET = "medusaq", "machines", "machines-secret"
 SLOTS = 64  # as on a GPU
@@ -182,7 +183,7 @@ class Fleet:
     def _replication(self, name: str) -> dict[str, object]:
         login = {"host": self.hosts[name].address, "port": REDIS_PORT, "password": PASSWORD}
         try:
-            with redis.Redis(**login, socket_timeout=2, socket_connect_timeout=2) as client:  # type: ignore[arg-type]
+            with redis.Redis(**login, **TIMEOUTS) as client:  # type: ignore[arg-type]
                 return dict(client.info("replication"))
         except redis.RedisError:
             return {}
@@ -191,9 +192,20 @@ class Fleet:
         return self._replication(name).get("role")
 
     def _is_replicated(self) -> bool:
-        """One takes writes, and all others follow it."""
+        """One takes writes, all others follow it, and every Sentinel knows them, or none takes its place."""
         masters = [found for name in REPLICATED if (found := self._replication(name)).get("role") == "master"]
-        return [found.get("connected_slaves") for found in masters] == [len(REPLICATED) - 1]
+        others = len(REPLICATED) - 1
+        known = [self._known_replicas(name) for name in REPLICATED]
+        return [found.get("connected_slaves") for found in masters] == [others] == [*{*known}]
+
+    def _known_replicas(self, name: str) -> int:
+        """To the Sentinel of this host, which asks the master every 10 s."""
+        login = {"host": self.hosts[name].address, "port": SENTINEL_PORT, "password": SENTINEL_PASSWORD}
+        try:
+            with redis.Redis(**login, **TIMEOUTS) as client:  # type: ignore[arg-type]
+                return len(client.sentinel_slaves(SERVICE))
+        except redis.RedisError:
+            return 0
 
     # The rest
 
