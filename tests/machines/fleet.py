@@ -196,7 +196,8 @@ class Fleet:
         masters = [found for name in REPLICATED if (found := self._replication(name)).get("role") == "master"]
         others = len(REPLICATED) - 1
         known = [self._known_replicas(name) for name in REPLICATED]
-        return [found.get("connected_slaves") for found in masters] == [others] == [*{*known}]
+        follow = [found.get("connected_slaves") for found in masters] == [others]
+        return follow and all(count == others for count in known)
 
     def _known_replicas(self, name: str) -> int:
         """To the Sentinel of this host, which asks the master every 10 s."""
