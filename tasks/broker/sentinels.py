@@ -12,6 +12,8 @@ from typing import Any
 
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
+from redis.sentinel import MasterNotFoundError
 
 _answered: dict[str, tuple[str, int]] = {}  # service -> host and port
 
@@ -21,7 +23,10 @@ class Sentinels(redis.sentinel.Sentinel):
 
     def discover_master(self, service_name: str) -> Any:
         asked = _last_first(self, service_name)
-        found = super(Sentinels, asked).discover_master(service_name)  # type: ignore[no-untyped-call]
+        try:
+            found = super(Sentinels, asked).discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            raise _shortened(error, asked) from None
         _answered[service_name] = _address(asked.sentinels[0])
         return found
 
@@ -31,7 +36,10 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
 
     async def discover_master(self, service_name: str) -> Any:
         asked = _last_first(self, service_name)
-        found = await super(AsyncSentinels, asked).discover_master(service_name)
+        try:
+            found = await super(AsyncSentinels, asked).discover_master(service_name)
+        except AsyncMasterNotFoundError as error:
+            raise _shortened(error, asked) from None
         _answered[service_name] = _address(asked.sentinels[0])
         return found
 
@@ -62,6 +70,15 @@ def _last_first(sentinels: Any, service_name: str) -> Any:
     last, copied = _answered.get(service_name), copy.copy(sentinels)
     copied.sentinels = sorted(sentinels.sentinels, key=lambda each: _address(each) != last)
     return copied
+
+
+def _shortened(error: redis.ConnectionError, sentinels: Any) -> redis.ConnectionError:
+    """One of the same kind that names each Sentinel by its address, instead of with all its options."""
+    told = str(error)
+    for sentinel in sentinels.sentinels:
+        host, port = _address(sentinel)
+        told = told.replace(str(sentinel), f"{host}:{port}")
+    return type(error)(told)
 
 
 def _address(sentinel: Any) -> tuple[str, int]:

@@ -96,6 +96,7 @@ PARTS = {
     "trained": Part("tests.benchmarks.drafting.trained", needs="answers"),
     "learning-curve": Part("tests.benchmarks.drafting.learning_curve", needs="answers"),
     **{name: Part("tests.benchmarks.batches", name) for name in batches.BENCHMARKS},
+    "vicuna": Part("tests.benchmarks.large.vicuna"),
     "mixed-load": Part("tests.benchmarks.queue.mixed_load"),
     "fleet": Part("tests.benchmarks.fleet"),
     "fleet-bulk": Part("tests.benchmarks.fleet.bulk"),

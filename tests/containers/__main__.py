@@ -28,7 +28,7 @@ from tests.project.deployment.container_files import check, seconds
 from tests.support.measuring.report import Report, Rows, add_record, shown_command
 from tests.support.workers import ROOT
 
-SERVICES_HEAD = ("service", "image", "healthy after", "health check", "of a core, at rest")
+SERVICES_HEAD = ("service", "image", "healthy after", "health check", "of a core", "at rest")
 CASES_HEAD = ("what is done", "submitted", "lost", "doubled", "other answers", "found")
 MB = 1e6
 FAILURES = (Wrong, NotHealthy, DockerFailed, MedusaqError, httpx.HTTPError, subprocess.TimeoutExpired)
@@ -43,6 +43,7 @@ def services(table: Rows, trial: Trial) -> None:
             row += [f"{used:.2f} s", f"{used / seconds(check(name)['interval']):.1%}"]
         else:
             row += ["-", "-"]
+        row.append(f"{trial.rest[name]:.1%}" if name in trial.rest else "-")
         table.row(*row)
 
 

@@ -38,11 +38,15 @@ SCALE = 3
 RUN_LIMIT_S = 1200.0
 KILLED = ("redis", "gateway", "io", "flower")  # and each of the workers
 SCRAPED_S = 120.0
+REST_S = 120.0  # several health checks of each service
 
 
 @dataclass
 class Trial:
-    """commit: of the earlier release. known: custom_id -> the answer of a quiet system."""
+    """commit: of the earlier release. known: custom_id -> the answer of a quiet system.
+
+    checks: service -> the processor's seconds of a health check. rest: service -> share of a core.
+    """
 
     system: System
     work: Path
@@ -50,6 +54,7 @@ class Trial:
     known: dict[str, str] = field(default_factory=dict)
     starts: dict[str, float] = field(default_factory=dict)
     checks: dict[str, float] = field(default_factory=dict)
+    rest: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lines = write_lines(self.work / "lines.jsonl")
@@ -103,6 +108,17 @@ def cache(trial: Trial) -> list[Row]:
     system.up()
     _measured(system)  # calls of this mode
     return [Row("a new worker, with the cache of the last one", Verdict(), "nothing is measured again")]
+
+
+def rest(trial: Trial) -> list[Row]:
+    """Nothing is submitted."""
+    system, services = trial.system, (*TARGETS, "redis")
+    before = {name: system.used_seconds(name) for name in services}
+    began = time.monotonic()
+    time.sleep(REST_S)
+    for name in services:
+        trial.rest[name] = (system.used_seconds(name) - before[name]) / (time.monotonic() - began)
+    return [Row(f"{REST_S:.0f} s at rest", Verdict(), f"{sum(trial.rest.values()):.1%} of a core in all")]
 
 
 def _measured(system: System) -> None:
@@ -220,6 +236,7 @@ def _answers(url: str) -> bool:
 
 
 CASES: dict[str, Callable[[Trial], list[Row]]] = {
-    case.__name__: case for case in (start, cache, job, batch, run, scale, kill, restart, monitoring, upgrade)
+    case.__name__: case
+    for case in (start, cache, rest, job, batch, run, scale, kill, restart, monitoring, upgrade)
 }
 NEEDED = {"start", "cache", "batch"}  # by the others

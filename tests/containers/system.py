@@ -30,6 +30,10 @@ print(done.returncode, used.ru_utime + used.ru_stime)
 """
 
 
+# Of a container, with its health checks: microseconds, or nanoseconds under cgroup v1.
+USED = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
+
+
 class NotHealthy(Exception):
     """Which services, and the end of their logs."""
 
@@ -160,6 +164,12 @@ class System:
             raise NotHealthy(f"{service}: its check ended with {code}\n{self.tails()}")
         return float(used)
 
+    def used_seconds(self, service: str) -> float:
+        """The processor's seconds of its containers since they began, health checks included."""
+        return sum(
+            _seconds(docker("exec", container, "sh", "-c", USED)) for container in self.containers(service)
+        )
+
     def logs(self, service: str) -> str:
         return self.compose("logs", "--no-color", "--no-log-prefix", service)
 
@@ -169,6 +179,12 @@ class System:
             return self.compose("logs", "--no-color", "--tail", TAIL)
         except DockerFailed as error:
             return str(error)
+
+
+def _seconds(used: str) -> float:
+    """used: what USED prints."""
+    words = used.split()
+    return int(words[1]) / 1e6 if words[0] == "usage_usec" else int(words[0]) / 1e9
 
 
 def _service(container: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from engine.llama.model import default_model_path
 from engine.weights.formats import FORMATS
 from medusaq import Batch, Client, MedusaqError
 from tests.benchmarks.common import folder, positive
-from tests.benchmarks.large.shapes import PRESETS, parse_shape
+from tests.benchmarks.large.shapes import PRESETS, name_of, parse_shape
 from tests.benchmarks.large.widened import CannotWiden, made
 from tests.large_model.stack import Stack, Worker, model_worker
 from tests.support.measuring.lines import lost_and_doubled
@@ -110,9 +110,9 @@ def _batch(client: Client) -> Row:
 def _killed(running: Running, client: Client) -> Row:
     batch, killed = _submit(client), model_worker(running)
     limit = time.monotonic() + WAIT_S
-    while not (now := client.batch(batch.id)).completed and not now.ended:
+    while (now := client.batch(batch.id)).completed < LINES // 2 and not now.ended:
         if time.monotonic() > limit:
-            raise Failed(f"no line of the batch was answered within {WAIT_S:.0f} s")
+            raise Failed(f"half of the batch was not answered within {WAIT_S:.0f} s")
         time.sleep(0.1)
     if now.ended:
         raise Failed(f"the batch was {now.status} before its worker was killed")
@@ -173,7 +173,7 @@ def main() -> int:
         try:
             models = [made(small, place, shape, options.format) for shape in options.shapes]
             for shape, model in zip(options.shapes, models, strict=True):
-                carry_out(f"{shape}, {options.format}", one_model(stack, model))
+                carry_out(f"{name_of(shape)}, {options.format}", one_model(stack, model))
             if len(models) > 1:
                 carry_out("both", two_models(stack, models))
         except (CannotWiden, EngineError, Failed, OSError, MedusaqError) as error:

@@ -41,7 +41,7 @@ from tests.benchmarks.common import (
     load_spec_bench,
     positive,
 )
-from tests.benchmarks.large.shapes import PRESETS, parse_shape
+from tests.benchmarks.large.shapes import PRESETS, name_of, parse_shape
 from tests.benchmarks.large.their_drafts import Server, servers
 from tests.benchmarks.large.widened import ABOUT, CannotWiden, made
 from tests.benchmarks.large.widened_heads import widen_heads
@@ -114,10 +114,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _checked(shape: str) -> str:
     """For argparse: names, which tables are named after, stay names."""
-    if shape == AS_IT_IS:
-        return shape
-    parsed = parse_shape(shape)
-    return next((name for name, preset in PRESETS.items() if preset == parsed), shape)
+    return shape if shape == AS_IT_IS else name_of(parse_shape(shape))
 
 
 def run(options: argparse.Namespace, report: Report) -> None:

@@ -29,6 +29,11 @@ PRESETS = {
 }
 
 
+def name_of(shape: Shape) -> str:
+    """What parse_shape() reads again."""
+    return next((name for name, preset in PRESETS.items() if preset == shape), str(shape))
+
+
 def parse_shape(text: str) -> Shape:
     """For argparse: the name of a preset, or WIDTHxHEADSxFEED_FORWARDxLAYERS."""
     if preset := PRESETS.get(text.upper()):

@@ -1,4 +1,4 @@
-"""The figures of docs/tutorials/vicuna.md that are measured: `python -m tests.benchmarks.large.vicuna`.
+"""What a model of Vicuna's shapes takes: `python -m tests.benchmarks.large.vicuna [--record [FILE]]`.
 
 Random weights in Vicuna's shapes, few layers of them; their time is that of any others. It takes 7 GB of
 memory, 4 GB of the disk of temporary files, and three minutes on two cores.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,9 +26,11 @@ from engine.weights.quantise import requantise
 from tests.benchmarks.drafting.heads import TOP, draft, running
 from tests.benchmarks.inference.engine import Probe
 from tests.engine.helpers.float_heads import GivenRows
+from tests.support.measuring.report import Report, Rows, add_record, shown_command
 
 WIDTH, FEED_FORWARD, VOCABULARY, ATTENTION_HEADS, LAYERS = 4096, 11008, 32000, 32, 32
 HEADS, SLICED = 5, 8192
+LM_HEAD = VOCABULARY * WIDTH  # weights
 LAYER = 4 * WIDTH**2 + 3 * WIDTH * FEED_FORWARD  # weights
 SERVED = "q4_k_m"
 REPEATS = 30
@@ -108,31 +111,41 @@ def guess_ms(source: HeadSource, sequences: list[SequenceState], probe: Probe) -
     return statistics.median(times)
 
 
+def measure(folder: Path, layers: int, table: Rows) -> None:
+    write_layers(folder / "f16.gguf", layers)
+    for format in (SERVED, "q8_0"):
+        began = time.perf_counter()
+        requantise(str(folder / "f16.gguf"), str(folder / f"{format}.gguf"), format)
+        rate = (2 * LM_HEAD + layers * LAYER) / (time.perf_counter() - began)
+        whole_s = (2 * LM_HEAD + LAYERS * LAYER) / rate
+        table.row(f"to {format}", f"{rate / 1e6:.0f} million weights a second", f"{whole_s:.0f} s")
+    (folder / "f16.gguf").unlink()
+    probe = Probe(folder / f"{SERVED}.gguf", cells=256)
+    probe.fill(0, 20)
+    step_ms = probe.decode_ms(1, REPEATS)
+    whole_s = step_ms / 1e3 * (LM_HEAD + LAYERS * LAYER) / (LM_HEAD + layers * LAYER)
+    table.row(f"a token, {SERVED}, without drafts", f"{step_ms:.1f} ms", f"{whole_s:.2f} s")
+    states = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
+    sequences = running(states, None)
+    for vocabulary in (VOCABULARY, SLICED):
+        took = f"{guess_ms(load_random_heads(folder, vocabulary), sequences, probe):.1f} ms"
+        table.row(f"a draft of all {HEADS} heads over {vocabulary:,} tokens", took, took)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=2, help="of the 32")
-    layers = parser.parse_args().layers
-    lm_head = VOCABULARY * WIDTH
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_layers(folder / "f16.gguf", layers)
-        for format in ("q8_0", SERVED):
-            began = time.perf_counter()
-            requantise(str(folder / "f16.gguf"), str(folder / f"{format}.gguf"), format)
-            rate = (2 * lm_head + layers * LAYER) / (time.perf_counter() - began)
-            print(f"to {format}: {rate / 1e6:.0f} million weights a second", flush=True)
-        (folder / "f16.gguf").unlink()
-        probe = Probe(folder / f"{SERVED}.gguf", cells=256)
-        probe.fill(0, 20)
-        step_ms = probe.decode_ms(1, REPEATS)
-        whole_s = step_ms / 1e3 * (lm_head + LAYERS * LAYER) / (lm_head + layers * LAYER)
-        print(f"a token, {SERVED}: {step_ms:.1f} ms for {layers} layers and the lm_head", end="")
-        print(f", so {whole_s:.2f} s for {LAYERS}", flush=True)
-        states = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
-        sequences = running(states, None)
-        for vocabulary in (VOCABULARY, SLICED):
-            took = guess_ms(load_random_heads(folder, vocabulary), sequences, probe)
-            print(f"guesses of all {HEADS} heads over {vocabulary} tokens: {took:.1f} ms", flush=True)
+    add_record(parser)
+    options = parser.parse_args()
+    report = Report(shown_command("tests.benchmarks.large.vicuna", sys.argv[1:]), options.record)
+    with (
+        tempfile.TemporaryDirectory(prefix="medusaq-vicuna-") as folder,
+        report.table("vicuna", "what", "measured", "for all layers") as table,
+    ):
+        measure(Path(folder), options.layers, table)
+        table.note(f"Random weights, {options.layers} of {LAYERS} layers and the lm_head.")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -169,6 +170,10 @@ def test_no_error_says_a_password(redis_server: RedisServer, unreachable: str) -
     store.close()
     told = "".join("".join(traceback.format_exception(error.value)) for error in (of_store, of_listener))
     told += str(list(reachable(settings)))
+    for error in (of_store.value, of_listener.value):
+        for host in unreachable.partition("@")[2].partition("/")[0].split(","):
+            assert re.search(rf"{re.escape(host)} - ConnectionError\(.Error 111 connecting", f"{error}")
+        assert "<" not in f"{error}"  # the client with all its options
     assert not [secret for secret in SECRETS if secret in told]
 
 
