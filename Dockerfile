@@ -4,7 +4,7 @@
 #   worker    the model worker; llama.cpp is compiled in a stage of its own
 #
 # Build arguments
-#   CUDA        1 compiles for NVIDIA GPUs (and the container then needs one: see docker-compose.yml)
+#   CUDA        1 compiles for NVIDIA GPUs (and the container then needs one: see docker-compose.cuda.yml)
 #   CMAKE_ARGS  more switches for llama.cpp. It is tuned for the building machine's processor; for an image
 #               that moves to others: --build-arg CMAKE_ARGS=-DGGML_NATIVE=off
 #

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 CUDA_DRIVER = "libcuda.so"
 BUILD_TIMEOUT_S = 60
 DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
-REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
 FEATURES = {
     "AVX": "avx",
@@ -44,6 +44,14 @@ FEATURES = {
     "AVX512_VNNI": "avx512_vnni",
     "AVX512_BF16": "avx512_bf16",
 }
+
+
+def rebuild() -> str:
+    """The command that compiles llama.cpp anew, in the version that medusaq requires."""
+    [required] = [line for line in metadata.requires("medusaq") or () if line.startswith("llama-cpp-python")]
+    version = required.partition(";")[0].strip()
+    switches = "--force-reinstall --no-cache-dir --no-deps --no-binary llama-cpp-python"
+    return f"pip install {switches} '{version}', on this machine"
 
 
 def installed() -> bool:
@@ -63,13 +71,13 @@ def build(gpu_layers: int) -> Iterator[Finding]:
     try:
         ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        yield fail("llama.cpp", f"does not load within {BUILD_TIMEOUT_S} s", REBUILD)
+        yield fail("llama.cpp", f"does not load within {BUILD_TIMEOUT_S} s", rebuild())
         return
     if ended.returncode == -signal.SIGILL:
-        yield fail("llama.cpp", "built for another processor: illegal instruction", REBUILD)
+        yield fail("llama.cpp", "built for another processor: illegal instruction", rebuild())
     elif ended.returncode:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
-        yield fail("llama.cpp", f"cannot be loaded: {line}", DRIVER if CUDA_DRIVER in line else REBUILD)
+        yield fail("llama.cpp", f"cannot be loaded: {line}", DRIVER if CUDA_DRIVER in line else rebuild())
     else:
         built, gpus, idle = json.loads(ended.stdout)
         yield compared(built, flags())
@@ -85,7 +93,7 @@ def compared(built: str, processor: Set[str]) -> Finding:
     has = {name for name, flag in FEATURES.items() if flag in processor}
     if unused := sorted(has - used) if processor else []:
         what = f"{version} was built without {', '.join(unused)}, which this processor supports: it is slower"
-        return warn("llama.cpp", what, REBUILD)
+        return warn("llama.cpp", what, rebuild())
     shown = ", ".join(name for name in FEATURES if name in used) or "no vector instructions"
     return ok("llama.cpp", f"{version}, built for {shown}")
 

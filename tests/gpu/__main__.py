@@ -4,8 +4,8 @@
 
 Most items of the packaged model are left out on a device that is too slow for them, unless --large or --only
 asks for them.
---write puts the page between the lines `<!-- gpu -->` and `<!-- /gpu -->` of a document. Exit code 1 when a
-test differs or a process died.
+--write puts the page into a file; where there is one, between its lines `<!-- gpu -->` and `<!-- /gpu -->`.
+Exit code 1 when a test differs or a process died.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from engine.llama.devices import devices
 from tests.gpu.items import ITEMS, SPEED
 from tests.gpu.page import Result, page, place
 from tests.gpu.running import run
-from tests.support.measuring.marks import put_between
+from tests.support.measuring.marks import around, put_between
 
+MARK = "gpu"  # of the place in a document
 LIMIT_S = 900.0  # for each item
 SLOW = 10.0  # tokens/s of a request alone, below which items of the packaged model take hours
 
@@ -30,9 +31,36 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=ITEMS, metavar="ITEM", help=", ".join(ITEMS))
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each item")
     parser.add_argument("--large", action="store_true", help="the packaged model, however slow it is")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="a document with a place for the page")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="a new file, or a document with a place",
+    )
     parser.add_argument("--without-gpu", action="store_true", help="try the processor in place of a GPU")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.write is not None:
+        try:
+            check_place(options.write)
+        except (OSError, ValueError) as error:
+            parser.error(f"--write: {error}")
+    return options
+
+
+def check_place(path: Path) -> None:
+    """Before hours of tests. Raises OSError, and ValueError for a document without a place for the page."""
+    if path.exists():
+        around(path, MARK)
+    else:
+        path.touch()
+        path.unlink()
+
+
+def write(path: Path, made: str) -> None:
+    if path.exists():
+        put_between(path, MARK, made)
+    else:
+        path.write_text(made, encoding="utf-8")
 
 
 def too_slow(measured: Result) -> str:
@@ -60,7 +88,7 @@ def main() -> int:
     made = page(place(), results.values())
     print(made)
     if options.write is not None:
-        put_between(options.write, "gpu", made)
+        write(options.write, made)
     return int(any(result.differs for result in results.values()))
 
 

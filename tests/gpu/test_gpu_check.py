@@ -11,7 +11,7 @@ import pytest
 from engine.llama.devices import devices
 from tests.engine.helpers.drive import prompts, request
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.gpu.__main__ import too_slow
+from tests.gpu.__main__ import check_place, too_slow, write
 from tests.gpu.items import ITEMS, Selection
 from tests.gpu.measures.exact import Numbers, compared
 from tests.gpu.page import Result, page, place
@@ -44,6 +44,23 @@ def outcome_of(folder: Path, after: str, select: str = "") -> Result:
     file = folder / "test_some.py"
     file.write_text(TESTS.format(after=after), encoding="utf-8")
     return run_selection(Selection("some tests", (str(file),), select), LIMIT_S, folder / "outcomes")
+
+
+def test_the_page_goes_into_a_new_file_or_into_its_place(tmp_path: Path) -> None:
+    new, document, other = tmp_path / "page.md", tmp_path / "gpu.md", tmp_path / "other.md"
+    document.write_text("before\n<!-- gpu -->\nold\n<!-- /gpu -->\nafter\n", encoding="utf-8")
+    other.write_text("no place\n", encoding="utf-8")
+    for path in (new, document):
+        before = path.exists() and path.read_text(encoding="utf-8")
+        check_place(path)
+        assert before == (path.exists() and path.read_text(encoding="utf-8"))
+        write(path, "made\n")
+    assert new.read_text(encoding="utf-8") == "made\n"
+    assert document.read_text(encoding="utf-8") == "before\n<!-- gpu -->\nmade\n<!-- /gpu -->\nafter\n"
+    with pytest.raises(ValueError, match=r"other\.md: has no lines <!-- gpu -->"):
+        check_place(other)
+    with pytest.raises(FileNotFoundError):
+        check_place(tmp_path / "none" / "page.md")
 
 
 def test_what_passes_differs_and_is_skipped_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from medusaq.connection import AsyncConnection, BlockingConnection
 from medusaq.errors import GatewayError, GatewayUnreachable
 from medusaq.events import EventReader
 from medusaq.requests import Requests
+from medusaq.steps import Send
 from tests.support.peers.troubled import TroubledGateway, troubled_gateway
 
 LINES = [b"%d " % n + b"x" * (n % 50) for n in range(2000)]
@@ -98,6 +100,56 @@ def test_refusals_are_raised_and_pauses_waited_for(server: TroubledGateway, read
         read(server)
     assert refused.value.status == 404
     assert len(server.seen) == 3
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the client takes for the time."""
+    now = [1000.0]
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.mark.parametrize("idle", ["before the first request", "between two"])
+def test_time_without_requests_is_no_time_without_an_answer(
+    server: TroubledGateway, clock: list[float], idle: str
+) -> None:
+    connection, asking = BlockingConnection(server.url, {}), Requests(server.url)
+    server.content["/record"] = b"{}"
+    if idle == "between two":
+        connection.run(asking.json("GET", "/record"))
+    clock[0] += 1e6
+    server.statuses = [503, 503]
+    assert connection.run(asking.json("GET", "/record")) == {}
+    connection.close()
+
+
+def test_a_long_upload_that_is_refused_is_sent_again(server: TroubledGateway, clock: list[float]) -> None:
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            clock[0] += 1e6
+            return super().read(size)
+
+    connection = BlockingConnection(server.url, {})
+    server.statuses = [503]
+    assert connection.run(Requests(server.url).upload("a", Slow(CONTENT), "the-key")) == {"id": "file_1"}
+    connection.close()
+
+
+def test_who_has_given_up_once_may_ask_again(server: TroubledGateway, clock: list[float]) -> None:
+    connection, asking = BlockingConnection(server.url, {}), Requests(server.url)
+    server.content["/record"] = b"{}"
+
+    def failing() -> Send:
+        clock[0] += 7.0
+        return Send("GET", "/record", 5.0, {})
+
+    server.statuses = [503] * 9
+    with pytest.raises(GatewayUnreachable, match="for 10 s: it answers 503"):
+        connection.run(asking._until_available(failing))
+    server.statuses = [503]
+    assert connection.run(asking.json("GET", "/record")) == {}
+    connection.close()
 
 
 def test_a_file_that_never_goes_on_is_given_up(server: TroubledGateway, read: Read) -> None:
