@@ -28,7 +28,7 @@ class GatewayError(MedusaqError):
     """
 
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
-        super().__init__(str(error.get("message") or f"HTTP {status}"))
+        super().__init__(" ".join(str(error.get("message") or f"HTTP {status}").split()))
         self.status = status
         self.error = dict(error)
 

@@ -13,7 +13,7 @@ import pytest
 
 import medusaq
 from api.routes.batches import BatchRequest
-from medusaq import AsyncClient, Client, GatewayUnreachable, MedusaqError
+from medusaq import AsyncClient, Client, GatewayError, GatewayUnreachable, MedusaqError
 from medusaq.connection import AsyncConnection, BlockingConnection
 from medusaq.fields import BatchFields, JobFields
 from medusaq.records import BATCH_ENDS, JOB_ENDS
@@ -35,6 +35,11 @@ def test_the_fields_are_those_of_the_api() -> None:
     scheduled = fields_of(BatchRequest) - {"input_file_id", "completion_window", "body", "model"}
     sampling = set(JobFields.__annotations__) - {"priority", "deadline", "webhook", "metadata"}
     assert set(BatchFields.__annotations__) == scheduled | sampling
+
+
+def test_the_message_of_a_refusal_is_one_line() -> None:
+    assert str(GatewayError(400, {"message": "prompt: must\n  be text"})) == "prompt: must be text"
+    assert str(GatewayError(500, {})) == "HTTP 500"
 
 
 def test_the_ends_are_those_of_the_records() -> None:
