@@ -62,16 +62,15 @@ def answer(response: httpx.Response) -> Any:
 class Requests:
     """Retries requests that fail temporarily, and gives up after patience_s without a useful response.
 
-    The timeout is shared by the requests that are retried: a useful response to any of them restarts it.
-    Time in which nothing was sent does not count.
+    A useful response to any request restarts the timeout of all that are retried. Time before a request does
+    not count, nor does that of a transfer that was refused or broke off.
     """
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         self.url = url
         self.last_error: str | None = None  # of the current retries, else None
         self._patience_s = patience_s
-        self._answered = False  # ever
-        self._failing_since: float | None = None
+        self._last_good: float | None = None
 
     def once(self, method: str, path: str, *, wait_s: float = 0, **options: Any) -> Flow[httpx.Response]:
         """A response of any status, without retries. wait_s: seconds of `Prefer: wait`."""
@@ -159,34 +158,32 @@ class Requests:
 
     def _until_available(self, make: Callable[[], Send | Open]) -> Flow[Any]:
         """Send until a response arrives that should not be retried. A stream that is a refusal is raised."""
-        backoff = FIRST_BACKOFF_S
+        backoff, since = FIRST_BACKOFF_S, time.monotonic()
         while True:
-            pause, sent = backoff, time.monotonic()
+            pause, sent, timed_out = backoff, time.monotonic(), False
             try:
                 result = yield make()
                 response = result.response if isinstance(result, Stream) else result
                 if response.status_code not in RETRIED or response.headers.get(SHOULD_RETRY) == "false":
-                    self._answered, self._failing_since, self.last_error = True, None, None
+                    self._last_good, self.last_error = time.monotonic(), None
                     if isinstance(result, Stream) and not response.is_success:
                         answer(response)
                     return result
-                self.last_error, sent = f"it answers {response.status_code}", time.monotonic()
+                self.last_error = f"it answers {response.status_code}"
                 pause = max(backoff, _retry_after(response))
                 if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
-                    self._answered, self._failing_since = True, None  # it is alive, and asks to wait
+                    self._last_good = time.monotonic()  # it is alive, and asks to wait
             except httpx.TransportError as error:
-                self.last_error = reason(error)
-            self._check_patience(sent)
+                self.last_error, timed_out = reason(error), isinstance(error, httpx.TimeoutException)
+            now = time.monotonic()
+            since += max(0.0, now - sent - (READ_MARGIN_S if timed_out else 0.0))
+            self._check_patience(max(since, self._last_good or since), now)
             yield Sleep(pause)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
 
-    def _check_patience(self, sent: float) -> None:
-        """sent: when the request was, or its refusal. Of a long one that broke off the end alone counts."""
-        now = time.monotonic()
-        since = self._failing_since = self._failing_since or max(sent, now - READ_MARGIN_S)
-        limit = self._patience_s if self._answered else min(FIRST_CONTACT_S, self._patience_s)
-        if now - since > limit:
-            self._failing_since = None  # whoever asks later has the whole time again
+    def _check_patience(self, since: float, now: float) -> None:
+        limit = self._patience_s if self._last_good else min(FIRST_CONTACT_S, self._patience_s)
+        if now - since >= limit:
             raise self._unreachable(limit)
 
     def _unreachable(self, seconds: float) -> GatewayUnreachable:

@@ -60,7 +60,7 @@ def write(path: Path, made: str) -> None:
     if path.exists():
         put_between(path, MARK, made)
     else:
-        path.write_text(made, encoding="utf-8")
+        path.write_text(f"<!-- {MARK} -->\n{made}<!-- /{MARK} -->\n", encoding="utf-8")
 
 
 def too_slow(measured: Result) -> str:

@@ -50,12 +50,12 @@ def test_the_page_goes_into_a_new_file_or_into_its_place(tmp_path: Path) -> None
     new, document, other = tmp_path / "page.md", tmp_path / "gpu.md", tmp_path / "other.md"
     document.write_text("before\n<!-- gpu -->\nold\n<!-- /gpu -->\nafter\n", encoding="utf-8")
     other.write_text("no place\n", encoding="utf-8")
-    for path in (new, document):
+    for path in (new, new, document):
         before = path.exists() and path.read_text(encoding="utf-8")
         check_place(path)
         assert before == (path.exists() and path.read_text(encoding="utf-8"))
         write(path, "made\n")
-    assert new.read_text(encoding="utf-8") == "made\n"
+    assert new.read_text(encoding="utf-8") == "<!-- gpu -->\nmade\n<!-- /gpu -->\n"
     assert document.read_text(encoding="utf-8") == "before\n<!-- gpu -->\nmade\n<!-- /gpu -->\nafter\n"
     with pytest.raises(ValueError, match=r"other\.md: has no lines <!-- gpu -->"):
         check_place(other)

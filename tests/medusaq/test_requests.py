@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from medusaq import requests
@@ -17,7 +18,7 @@ from medusaq.connection import AsyncConnection, BlockingConnection
 from medusaq.errors import GatewayError, GatewayUnreachable
 from medusaq.events import EventReader
 from medusaq.requests import Requests
-from medusaq.steps import Send
+from medusaq.steps import Send, Sleep
 from tests.support.peers.troubled import TroubledGateway, troubled_gateway
 
 LINES = [b"%d " % n + b"x" * (n % 50) for n in range(2000)]
@@ -131,25 +132,30 @@ def test_a_long_upload_that_is_refused_is_sent_again(server: TroubledGateway, cl
             return super().read(size)
 
     connection = BlockingConnection(server.url, {})
-    server.statuses = [503]
+    server.statuses = [503, 503]
     assert connection.run(Requests(server.url).upload("a", Slow(CONTENT), "the-key")) == {"id": "file_1"}
     connection.close()
 
 
-def test_who_has_given_up_once_may_ask_again(server: TroubledGateway, clock: list[float]) -> None:
-    connection, asking = BlockingConnection(server.url, {}), Requests(server.url)
-    server.content["/record"] = b"{}"
-
-    def failing() -> Send:
-        clock[0] += 7.0
-        return Send("GET", "/record", 5.0, {})
-
-    server.statuses = [503] * 9
-    with pytest.raises(GatewayUnreachable, match="for 10 s: it answers 503"):
-        connection.run(asking._until_available(failing))
-    server.statuses = [503]
-    assert connection.run(asking.json("GET", "/record")) == {}
-    connection.close()
+def test_requests_that_fail_together_give_up_together(server: TroubledGateway, clock: list[float]) -> None:
+    """And whoever asks later, or after one that was left, has the whole time again."""
+    asking = Requests(server.url)
+    flows = [asking.json("GET", "/record") for _ in range(3)]
+    for flow in flows:
+        next(flow)
+    for _ in range(2):
+        for flow in flows:
+            assert isinstance(flow.throw(httpx.ConnectError("refused")), Sleep)
+        clock[0] += 6.0
+        for flow in flows:
+            assert isinstance(flow.send(None), Send)
+    for flow in flows[1:]:
+        with pytest.raises(GatewayUnreachable, match="for 10 s: connection refused"):
+            flow.throw(httpx.ConnectError("refused"))
+    flows[0].close()
+    later = asking.json("GET", "/record")
+    next(later)
+    assert isinstance(later.throw(httpx.ConnectError("refused")), Sleep)
 
 
 def test_a_file_that_never_goes_on_is_given_up(server: TroubledGateway, read: Read) -> None:

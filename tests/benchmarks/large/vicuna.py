@@ -34,6 +34,7 @@ LM_HEAD = VOCABULARY * WIDTH  # weights
 LAYER = 4 * WIDTH**2 + 3 * WIDTH * FEED_FORWARD  # weights
 SERVED = "q4_k_m"
 REPEATS = 30
+FEW = 2  # layers of the recorded table
 
 
 def write_layers(path: Path, layers: int) -> None:
@@ -136,13 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--layers", type=int, default=2, help="of the 32")
+    parser.add_argument("--layers", type=int, default=FEW, help="of the 32")
     add_record(parser)
     options = parser.parse_args()
     report = Report(shown_command("tests.benchmarks.large.vicuna", sys.argv[1:]), options.record)
     with (
         tempfile.TemporaryDirectory(prefix="medusaq-vicuna-") as folder,
-        report.table("vicuna", "what", "measured", "for all layers") as table,
+        report.table("vicuna", "what", "measured", "for all layers", keep=options.layers == FEW) as table,
     ):
         measure(Path(folder), options.layers, table)
         table.note(f"Random weights, {options.layers} of {LAYERS} layers and the lm_head.")
