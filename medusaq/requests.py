@@ -160,7 +160,7 @@ class Requests:
         """Send until a response arrives that should not be retried. A stream that is a refusal is raised."""
         backoff, since = FIRST_BACKOFF_S, time.monotonic()
         while True:
-            pause, sent, timed_out = backoff, time.monotonic(), False
+            pause, sent, counted = backoff, time.monotonic(), 0.0
             try:
                 result = yield make()
                 response = result.response if isinstance(result, Stream) else result
@@ -174,16 +174,20 @@ class Requests:
                 if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
                     self._last_good = time.monotonic()  # it is alive, and asks to wait
             except httpx.TransportError as error:
-                self.last_error, timed_out = reason(error), isinstance(error, httpx.TimeoutException)
-            now = time.monotonic()
-            since += max(0.0, now - sent - (READ_MARGIN_S if timed_out else 0.0))
-            self._check_patience(max(since, self._last_good or since), now)
+                self.last_error = reason(error)
+                counted = READ_MARGIN_S if isinstance(error, httpx.TimeoutException) else 0.0
+            since += max(0.0, time.monotonic() - sent - counted)
+            self._check_patience(since)
             yield Sleep(pause)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
 
-    def _check_patience(self, since: float, now: float) -> None:
-        limit = self._patience_s if self._last_good else min(FIRST_CONTACT_S, self._patience_s)
-        if now - since >= limit:
+    def _check_patience(self, since: float) -> None:
+        """since: when a request was first sent, later by the time of its transfers that does not count."""
+        if self._last_good is None:
+            limit = min(FIRST_CONTACT_S, self._patience_s)
+        else:
+            since, limit = max(since, self._last_good), self._patience_s
+        if time.monotonic() - since >= limit:
             raise self._unreachable(limit)
 
     def _unreachable(self, seconds: float) -> GatewayUnreachable:

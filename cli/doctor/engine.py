@@ -31,6 +31,7 @@ from engine.llama.model import build
 print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 """
 CUDA_DRIVER = "libcuda.so"
+LLAMA_CPP = "llama-cpp-python"
 BUILD_TIMEOUT_S = 60
 DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
@@ -48,10 +49,13 @@ FEATURES = {
 
 def rebuild() -> str:
     """The command that compiles llama.cpp anew, in the version that medusaq requires."""
-    [required] = [line for line in metadata.requires("medusaq") or () if line.startswith("llama-cpp-python")]
-    version = required.partition(";")[0].strip()
-    switches = "--force-reinstall --no-cache-dir --no-deps --no-binary llama-cpp-python"
-    return f"pip install {switches} '{version}', on this machine"
+    [required] = {
+        line.partition(";")[0].strip()
+        for line in metadata.requires("medusaq") or ()
+        if line.startswith(LLAMA_CPP)
+    }
+    switches = f"--force-reinstall --no-cache-dir --no-deps --no-binary {LLAMA_CPP}"
+    return f"pip install {switches} '{required}', on this machine"
 
 
 def installed() -> bool:

@@ -28,7 +28,14 @@ from tests.project.deployment.container_files import check, seconds
 from tests.support.measuring.report import Report, Rows, add_record, shown_command
 from tests.support.workers import ROOT
 
-SERVICES_HEAD = ("service", "image", "healthy after", "health check", "of a core", "at rest")
+SERVICES_HEAD = (
+    "service",
+    "image",
+    "healthy after",
+    "health check",
+    "checks, of a core",
+    "at rest, of a core",
+)
 CASES_HEAD = ("what is done", "submitted", "lost", "doubled", "other answers", "found")
 MB = 1e6
 FAILURES = (Wrong, NotHealthy, DockerFailed, MedusaqError, httpx.HTTPError, subprocess.TimeoutExpired)

@@ -31,36 +31,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=ITEMS, metavar="ITEM", help=", ".join(ITEMS))
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each item")
     parser.add_argument("--large", action="store_true", help="the packaged model, however slow it is")
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="a new file, or a document with a place",
-    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="a new file, or one with a place for it")
     parser.add_argument("--without-gpu", action="store_true", help="try the processor in place of a GPU")
     options = parser.parse_args()
     if options.write is not None:
         try:
-            check_place(options.write)
+            make_place(options.write)
         except (OSError, ValueError) as error:
             parser.error(f"--write: {error}")
     return options
 
 
-def check_place(path: Path) -> None:
+def make_place(path: Path) -> None:
     """Before hours of tests. Raises OSError, and ValueError for a document without a place for the page."""
     if path.exists():
         around(path, MARK)
     else:
-        path.touch()
-        path.unlink()
-
-
-def write(path: Path, made: str) -> None:
-    if path.exists():
-        put_between(path, MARK, made)
-    else:
-        path.write_text(f"<!-- {MARK} -->\n{made}<!-- /{MARK} -->\n", encoding="utf-8")
+        path.write_text(f"<!-- {MARK} -->\n<!-- /{MARK} -->\n", encoding="utf-8")
 
 
 def too_slow(measured: Result) -> str:
@@ -88,7 +75,7 @@ def main() -> int:
     made = page(place(), results.values())
     print(made)
     if options.write is not None:
-        write(options.write, made)
+        put_between(options.write, MARK, made)
     return int(any(result.differs for result in results.values()))
 
 

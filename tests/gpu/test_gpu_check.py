@@ -11,12 +11,13 @@ import pytest
 from engine.llama.devices import devices
 from tests.engine.helpers.drive import prompts, request
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.gpu.__main__ import check_place, too_slow, write
+from tests.gpu.__main__ import MARK, make_place, too_slow
 from tests.gpu.items import ITEMS, Selection
 from tests.gpu.measures.exact import Numbers, compared
 from tests.gpu.page import Result, page, place
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
 from tests.gpu.running import run_process, run_selection
+from tests.support.measuring.marks import put_between
 from tests.support.workers import ROOT, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
@@ -51,16 +52,16 @@ def test_the_page_goes_into_a_new_file_or_into_its_place(tmp_path: Path) -> None
     document.write_text("before\n<!-- gpu -->\nold\n<!-- /gpu -->\nafter\n", encoding="utf-8")
     other.write_text("no place\n", encoding="utf-8")
     for path in (new, new, document):
-        before = path.exists() and path.read_text(encoding="utf-8")
-        check_place(path)
-        assert before == (path.exists() and path.read_text(encoding="utf-8"))
-        write(path, "made\n")
+        before = path.read_text(encoding="utf-8") if path.exists() else "<!-- gpu -->\n<!-- /gpu -->\n"
+        make_place(path)
+        assert path.read_text(encoding="utf-8") == before
+        put_between(path, MARK, "made\n")
     assert new.read_text(encoding="utf-8") == "<!-- gpu -->\nmade\n<!-- /gpu -->\n"
     assert document.read_text(encoding="utf-8") == "before\n<!-- gpu -->\nmade\n<!-- /gpu -->\nafter\n"
     with pytest.raises(ValueError, match=r"other\.md: has no lines <!-- gpu -->"):
-        check_place(other)
+        make_place(other)
     with pytest.raises(FileNotFoundError):
-        check_place(tmp_path / "none" / "page.md")
+        make_place(tmp_path / "none" / "page.md")
 
 
 def test_what_passes_differs_and_is_skipped_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,11 @@ def test_the_format_that_was_chosen_for_this_machine(
     assert only(found, "weights", Grade.OK).what == chosen
     assert "memory" in found
     assert "off" in only(found, "heads", Grade.OK).what
+
+
+def test_llama_cpp_is_compiled_anew_in_the_version_that_is_required() -> None:
+    required = f"'llama-cpp-python=={metadata.version('llama-cpp-python')}'"
+    assert f"--no-binary llama-cpp-python {required}, on this machine" in engine.rebuild()
 
 
 def test_how_long_lanes_are_and_what_longer_ones_cost(tmp_path: Path) -> None:
