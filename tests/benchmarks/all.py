@@ -107,9 +107,9 @@ PARTS = {
     "large-model": Part("tests.large_model"),
     "release": Part("tests.release"),
 }
-# Unless --only names them: they take hours, or need root or Docker.
+# Unless --only names them: they take hours or much memory, or need root or Docker.
 OF_SYSTEMS = {"machines", "containers", "large-model", "release"}
-LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | OF_SYSTEMS
+LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | OF_SYSTEMS | {"vicuna"}
 
 
 def takes(part: Part) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.api.conftest import GatewayProcess
 from tests.integration.default_model import serving
-from tests.support.environments import install
+from tests.support.environments import CannotInstall, install
 from tests.support.measuring.marks import put_between
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import ROOT
@@ -74,11 +74,15 @@ def check(python: Path, script: str, url: str, model: str) -> list[dict[str, str
 
 
 def install_packages() -> None:
-    """Those of npm, and the check beside them: a module finds packages in the folders above its own."""
+    """Those of npm, and the check beside them: a module finds packages in the folders above its own.
+
+    Raises CannotInstall.
+    """
     PACKAGES.mkdir(parents=True, exist_ok=True)
     for file in (HERE / "package.json", HERE / "checks" / f"{NPM}.mjs"):
         shutil.copy(file, PACKAGES)
-    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=PACKAGES, check=True)
+    if subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=PACKAGES).returncode:
+        raise CannotInstall(f"npm did not install the packages of {HERE / 'package.json'}")
 
 
 def versions(environment: Path) -> dict[str, str]:
@@ -106,9 +110,13 @@ def main() -> int:
     asked = options.only or list(CHECKS)
     if NPM in asked and not NODE:
         raise SystemExit(f"error: {CHECKS[NPM]} needs node and npm; --only names others")
-    python = install(ENVIRONMENT, REQUIREMENTS)
-    if NPM in asked:
-        install_packages()
+    try:
+        python = install(ENVIRONMENT, REQUIREMENTS)
+        if NPM in asked:
+            install_packages()
+    except CannotInstall as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as gateway:
         model = gateway.http.get("/v1/models").json()["data"][0]["id"]
         found = {name: check(python, name, gateway.url, model) for name in asked}

@@ -24,6 +24,7 @@ from tests.machines.fleet import SLOTS, serving
 from tests.machines.manifests import check
 from tests.machines.network import OURS, CannotConnect, Network
 from tests.machines.programs import CannotServe, Programs
+from tests.support.environments import CannotInstall
 from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record
 
 NAME = "machines"
@@ -88,7 +89,7 @@ def main() -> int:
     try:
         programs = Programs.found()
         network = Network()
-    except (CannotServe, CannotConnect) as error:
+    except (CannotServe, CannotInstall, CannotConnect) as error:
         print(f"error: {error}")
         return 2
     manifests = check(programs.kubectl)

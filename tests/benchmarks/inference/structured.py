@@ -60,7 +60,7 @@ PROMPTS = {
 
 COLUMNS = (
     *("answer", "requests", "plain tokens/s", "lookup, heads", "to plain", "and grammar", "to plain"),
-    *("tokens a step without grammar", "with it", "of its tokens accepted"),
+    *("tokens a step without grammar", "with it", "its tokens accepted of verified"),
 )
 
 
@@ -90,7 +90,7 @@ def _forms(engine: Engine, measured: Speculation, report: Report) -> None:
     """Greedy answers with ten fields; surprise is that of the model without the grammar."""
     prompt, schema = PROMPTS["ten fields"]
     grammar = response_grammar(_format(schema)) or ""
-    columns = ("blanks", "tokens an answer", "nats an answer", "forced tokens accepted")
+    columns = ("blanks", "tokens an answer", "nats an answer", "forced tokens accepted of verified")
     with report.table("whitespace", *columns) as table:
         for name, form in FORMS.items():
             engine.set_draft_source(Speculation(measured.profile, [GrammarSource()]))
@@ -113,7 +113,9 @@ def _forms(engine: Engine, measured: Speculation, report: Report) -> None:
 
 
 def _accepted(drafted: Drafted) -> str:
-    return f"{drafted.accepted / drafted.verified:.0%}" if drafted.verified else "none were verified"
+    """Verified are those that the policy thinks worth it: few of many requests."""
+    share = f" ({drafted.accepted / drafted.verified:.0%})" if drafted.verified else ""
+    return f"{drafted.accepted} of {drafted.verified}{share}"
 
 
 def _inner(form: dict[str, Any]) -> str:

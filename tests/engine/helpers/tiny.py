@@ -44,7 +44,7 @@ def write_tiny_gguf(
         writer.add_expert_count(experts)
         writer.add_expert_used_count(experts // 2)
     writer.add_vocab_size(VOCAB)
-    _add_vocabulary(writer, without, end)
+    add_vocabulary(writer, without, end)
     if chat_template:
         writer.add_chat_template(chat_template)
 
@@ -91,7 +91,7 @@ def write_tiny_mamba(path: Path) -> str:
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(rank)
     writer.add_vocab_size(VOCAB)
-    _add_vocabulary(writer)
+    add_vocabulary(writer)
 
     def tensor(name: str, *shape: int, scale: float = 0.3) -> None:
         writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
@@ -117,7 +117,7 @@ def write_tiny_mamba(path: Path) -> str:
     return str(path)
 
 
-def _add_vocabulary(writer: GGUFWriter, without: bytes = b"", end: int = 2) -> None:
+def add_vocabulary(writer: GGUFWriter, without: bytes = b"", end: int = 2) -> None:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
     letters = "abcdefghij"
