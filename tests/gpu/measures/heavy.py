@@ -10,7 +10,7 @@ from gguf import GGUFWriter
 
 from tests.engine.helpers.tiny import VOCAB, add_vocabulary
 
-WIDTH, LAYERS, HEADS = 1024, 128, 16
+WIDTH, LAYERS, HEADS = 1024, 64, 16
 ITEM = np.dtype(np.float32)
 
 
