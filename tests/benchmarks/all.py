@@ -108,8 +108,8 @@ PARTS = {
     "release": Part("tests.release"),
 }
 # Unless --only names them: they take hours or much memory, or need root or Docker.
-OF_SYSTEMS = {"machines", "containers", "large-model", "release"}
-LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | OF_SYSTEMS | {"vicuna"}
+HEAVY = {"machines", "containers", "large-model", "release", "vicuna"}
+LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | HEAVY
 
 
 def takes(part: Part) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -33,10 +33,10 @@ class Ended:
     lines: Sequence[str]
     seconds: float
 
-    def why(self, limit_s: float) -> str:
+    def why(self, limit_s: float | None = None) -> str:
         """Why it did not do all that it was to do."""
         if self.code is None:
-            return f"not within {limit_s:g} s"
+            return f"not within {limit_s or 0:g} s"
         how = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
         said = [*takewhile(lambda line: FAULT not in line, self.lines)]
         return f"{how}: {said[-1][-MOST_SAID:] if said else 'nothing was said'}"
@@ -72,13 +72,16 @@ def run_measure(name: str, what: str, limit_s: float) -> Result:
     return Result(what, died, lines, why, ended.seconds)
 
 
-def run_process(arguments: Sequence[str], limit_s: float) -> Ended:
+def run_process(
+    arguments: Sequence[str], limit_s: float | None = None, environment: Mapping[str, str] | None = None
+) -> Ended:
+    """environment: added to that of this process."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1", **(environment or {})},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # its own processes end with it

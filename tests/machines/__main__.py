@@ -90,7 +90,7 @@ def main() -> int:
         programs = Programs.found()
         network = Network()
     except (CannotServe, CannotInstall, CannotConnect) as error:
-        print(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
         return 2
     manifests = check(programs.kubectl)
     results = run_all(options.only, options.lines, programs, network)

@@ -16,7 +16,10 @@ def install(folder: Path, requirements: Path) -> Path:
     python = folder / "bin" / "python"
     made = folder / "requirements.txt"
     if not made.exists() or made.read_text() != requirements.read_text():
-        venv.create(folder, with_pip=True, clear=True)
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CannotInstall(f"{folder} cannot be made: {error}") from error
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         if subprocess.run([*pip, "-r", str(requirements)]).returncode:
             raise CannotInstall(f"pip did not install the packages of {requirements}")

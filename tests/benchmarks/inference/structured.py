@@ -60,7 +60,7 @@ PROMPTS = {
 
 COLUMNS = (
     *("answer", "requests", "plain tokens/s", "lookup, heads", "to plain", "and grammar", "to plain"),
-    *("tokens a step without grammar", "with it", "its tokens accepted of verified"),
+    *("tokens a step without grammar", "with it", "of the grammar's tokens, accepted of verified"),
 )
 
 

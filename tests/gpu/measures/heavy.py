@@ -15,7 +15,10 @@ ITEM = np.dtype(np.float32)
 
 
 def write_heavy_gguf(path: Path, size: int) -> str:
-    """At least `size` bytes of weights, all 0: a file with a hole in the place of its tensors."""
+    """At least `size` bytes of weights, all 0: a file with a hole in the place of its tensors.
+
+    Where the folder is in memory, a process that maps the file takes as much memory.
+    """
     feed_forward = size // (3 * WIDTH * LAYERS * ITEM.itemsize) + 1
     writer = GGUFWriter(str(path), "llama")
     writer.add_context_length(512)

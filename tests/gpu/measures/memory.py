@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,48 +15,71 @@ from engine.llama.devices import devices
 from engine.llama.model import Model, read_shape
 from tests.engine.helpers.drive import alone, completions, prompts, request, run
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.gpu.items import MEASURED
 from tests.gpu.measures.heavy import write_heavy_gguf
+from tests.gpu.running import run_process
 
 # Vulkan alone can be told that its device has less: bytes of a buffer, between those of 32 and of 64 lanes.
 LIMIT = "GGML_VK_FORCE_MAX_BUFFER_SIZE"
 SOFTWARE = "llvmpipe"  # Mesa's driver, which gives more memory than it says, as long as the process has some
 SLOTS, CELLS = 64, 8192  # a lane has as many cells as the tiny model's context
-BEYOND = 2  # times the memory of all devices
+BEYOND = 2  # times the memory of all devices, for a cache
+MORE = 10**9  # bytes beyond it, for weights: few, since Linux reads the whole file before the device is asked
+
+
+class CaseDied(Exception):
+    """Names the cases whose processes did not end well."""
 
 
 def measure(folder: Path) -> Iterator[str]:
-    model = write_tiny_gguf(folder / "tiny.gguf")
-    shape = read_shape(model)
-    yield f"weights larger than the device: {in_a_process(too_heavy, str(folder / 'heavy.gguf'))}"
-    yield f"a cache larger than the device: {in_a_process(too_large, model)}"
-    if not any(device.name.startswith("Vulkan") for device in devices()):
-        yield "memory for the lanes of some requests alone: not run (only Vulkan's can be limited)"
+    """Each case in a process of its own, which llama.cpp may end. Raises CaseDied after the last one."""
+    names = [device.name for device in devices()]
+    if not names:
+        yield "not run: there is no GPU"
         return
-    lane_bytes = padded(shape.trained_context + LANE_SLACK) * shape.cell_bytes
-    limited = {LIMIT: str(SLOTS * lane_bytes * 3 // 4)}
-    yield f"memory for the lanes of some requests alone: {in_a_process(served, model, limited)}"
+    died = []
 
+    def outcome(case: Callable[[str], str], model: str, environment: Mapping[str, str] | None = None) -> str:
+        arguments = ["-m", "tests.gpu.measures.memory", case.__name__, model]
+        ended = run_process(arguments, environment=environment)
+        if ended.code:
+            died.append(case.__name__)
+            return ended.why()
+        return next(line.removeprefix(MEASURED) for line in ended.lines if line.startswith(MEASURED))
 
-def in_a_process(case: Callable[[str], str], model: str, environment: Mapping[str, str] | None = None) -> str:
-    """What it returns, or what it says last: llama.cpp may end the process."""
-    command = [sys.executable, "-m", "tests.gpu.measures.memory", case.__name__, model]
-    env = {**os.environ, **(environment or {})}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True)
-    told = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()
-    return told[-1] if told else f"ended with {ended.returncode}"
+    model = write_tiny_gguf(folder / "tiny.gguf")
+    yield f"a cache larger than the device: {outcome(too_large, model)}"
+    limited = "not run (only Vulkan's can be limited)"
+    if any(name.startswith("Vulkan") for name in names):
+        shape = read_shape(model)
+        lane_bytes = padded(shape.trained_context + LANE_SLACK) * shape.cell_bytes
+        limited = outcome(served, model, {LIMIT: str(SLOTS * lane_bytes * 3 // 4)})
+    yield f"memory for the lanes of some requests alone: {limited}"
+    heavy = "not run (Metal computes with the mapped file)"
+    if not any(name.startswith(("MTL", "Metal")) for name in names):
+        heavy = outcome(too_heavy, str(folder / "heavy.gguf"))
+    yield f"weights larger than the device: {heavy}"
+    if died:
+        raise CaseDied(", ".join(died))
 
 
 def too_heavy(model: str) -> str:
-    room = sum(device.total for device in devices())
-    write_heavy_gguf(Path(model), BEYOND * room)
-    if all(SOFTWARE in device.description for device in devices()):
-        limit = Path(model).stat().st_size + room
+    found = devices()
+    room = sum(device.total for device in found)
+    write_heavy_gguf(Path(model), room + MORE)
+    if all(SOFTWARE in device.description for device in found):
+        limit = mapped_bytes() + Path(model).stat().st_size + room  # llama.cpp maps the file first
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         Model(model)
     except ModelLoadError as error:
         return f"refused: {error.message.replace(model, 'MODEL')}"
     return "taken, although the device has no room for them"
+
+
+def mapped_bytes() -> int:
+    """Of this process, on Linux."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def too_large(model: str) -> str:
@@ -86,4 +107,4 @@ def served(model: str) -> str:
 
 if __name__ == "__main__":
     cases = {case.__name__: case for case in (too_heavy, too_large, served)}
-    print(cases[sys.argv[1]](sys.argv[2]))
+    print(f"{MEASURED}{cases[sys.argv[1]](sys.argv[2])}")
