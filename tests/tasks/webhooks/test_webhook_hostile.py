@@ -46,7 +46,7 @@ def settings(redis_server: RedisServer) -> Settings:
 
 @pytest.fixture
 def schedule() -> Schedule:
-    return replace(SOON, retries_s=())
+    return replace(SOON, timeout_s=1.0, retries_s=())
 
 
 def over(outbox: DeliveryStore, delivery_id: str, owner: str, timeout_s: float = 20.0) -> Delivery:
