@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def run_measure(name: str, what: str, limit_s: float) -> Result:
 def run_process(
     arguments: Sequence[str], limit_s: float | None = None, environment: Mapping[str, str] | None = None
 ) -> Ended:
-    """environment: added to that of this process."""
+    """environment: added to that of this process. Without a limit it stays in the session of this process."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
@@ -84,7 +85,7 @@ def run_process(
             env={**os.environ, "PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1", **(environment or {})},
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # its own processes end with it
+            start_new_session=limit_s is not None,  # its own processes end with it; else it ends with ours
         )
         code: int | None = None
         try:
@@ -93,7 +94,7 @@ def run_process(
             pass
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                (process.kill if limit_s is None else partial(os.killpg, process.pid, signal.SIGKILL))()
                 process.wait()
         output.seek(0)
         lines = [line.strip() for line in output if line.strip()]
