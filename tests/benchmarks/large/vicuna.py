@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, TokenType
 from safetensors.torch import save_file
 
 from common.processor import usable_cores
@@ -26,6 +26,7 @@ from engine.weights.quantise import requantise
 from tests.benchmarks.drafting.heads import TOP, draft, running
 from tests.benchmarks.inference.engine import Probe
 from tests.engine.helpers.float_heads import GivenRows
+from tests.engine.helpers.tiny import llama_writer
 from tests.support.measuring.report import Report, Rows, add_record, shown_command
 
 WIDTH, FEED_FORWARD, VOCABULARY, ATTENTION_HEADS, LAYERS = 4096, 11008, 32000, 32, 32
@@ -39,14 +40,7 @@ FEW = 2  # layers of the recorded table
 
 def write_layers(path: Path, layers: int) -> None:
     """A model of so many layers in F16, with a vocabulary of bytes and of pieces that are never read."""
-    writer = GGUFWriter(str(path), "llama")
-    writer.add_context_length(2048)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(ATTENTION_HEADS)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(WIDTH // ATTENTION_HEADS)
+    writer = llama_writer(path, 2048, WIDTH, layers, FEED_FORWARD, ATTENTION_HEADS, epsilon=1e-6)
     writer.add_file_type(1)
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256

@@ -30,16 +30,9 @@ def write_tiny_gguf(
     to a file, of several that get numbers; 0 writes one file.
     """
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(str(path), "llama", split_max_tensors=split_tensors)
+    writer = llama_writer(path, CONTEXT, width, LAYERS, feed_forward, HEADS, split_tensors=split_tensors)
     writer.add_name("Tiny")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(width)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(feed_forward)
-    writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(width // HEADS)
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(experts // 2)
@@ -73,6 +66,28 @@ def write_tiny_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return str(path)
+
+
+def llama_writer(
+    path: Path,
+    context: int,
+    width: int,
+    layers: int,
+    feed_forward: int,
+    heads: int,
+    epsilon: float = 1e-5,
+    split_tensors: int = 0,
+) -> GGUFWriter:
+    """It has the shape of a llama model; the vocabulary and the tensors are to follow."""
+    writer = GGUFWriter(str(path), "llama", split_max_tensors=split_tensors)
+    writer.add_context_length(context)
+    writer.add_embedding_length(width)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(feed_forward)
+    writer.add_head_count(heads)
+    writer.add_layer_norm_rms_eps(epsilon)
+    writer.add_rope_dimension_count(width // heads)
+    return writer
 
 
 def write_tiny_mamba(path: Path) -> str:

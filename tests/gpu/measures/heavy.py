@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
 
-from tests.engine.helpers.tiny import VOCAB, add_vocabulary
+from tests.engine.helpers.tiny import CONTEXT, VOCAB, add_vocabulary, llama_writer
 
 WIDTH, LAYERS, HEADS = 1024, 64, 16
 ITEM = np.dtype(np.float32)
@@ -20,14 +19,7 @@ def write_heavy_gguf(path: Path, size: int) -> str:
     Where the folder is in memory, a process that maps the file takes as much memory.
     """
     feed_forward = size // (3 * WIDTH * LAYERS * ITEM.itemsize) + 1
-    writer = GGUFWriter(str(path), "llama")
-    writer.add_context_length(512)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(feed_forward)
-    writer.add_head_count(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer = llama_writer(path, CONTEXT, WIDTH, LAYERS, feed_forward, HEADS)
     writer.add_vocab_size(VOCAB)
     add_vocabulary(writer)
     shapes: dict[str, tuple[int, ...]] = {
