@@ -27,7 +27,7 @@ from tasks.batches.dispatcher import Dispatcher
 from tasks.batches.fair_share import in_turns
 from tasks.batches.finalizer import Finalizer
 from tasks.batches.ingest import Ingest
-from tasks.batches.segments import remove_all
+from tasks.batches.segments import objects_left, remove_all
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps, TimeSlicer
 from tasks.files.manager import FileManager
@@ -264,6 +264,8 @@ class BatchLeader:
     def _cleanup_steps(self, batch_id: str) -> Steps:
         yield from remove_all(self._files, batch_id)
         self._batches.cleaned(batch_id)
+        if objects_left(self._files, batch_id):  # of one who was slow, and noted them before `cleaned`
+            self._batches.not_cleaned(batch_id)
 
     def _live(self) -> list[WorkerInfo]:
         at, seen = self._workers

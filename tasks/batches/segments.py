@@ -156,8 +156,13 @@ def _merge_into(path: Path, streams: Sequence[IO[bytes]]) -> Iterator[None]:
         stream.close()
 
 
+def objects_left(files: FileStore, batch_id: str) -> list[str]:
+    """Names of what only a batch under way needs."""
+    return files.list(_folder(batch_id))
+
+
 def remove_all(files: FileStore, batch_id: str) -> Iterator[None]:
     """What only a batch under way needs, step by step."""
-    for name in files.list(_folder(batch_id)):
+    for name in objects_left(files, batch_id):
         files.delete(name, missing_ok=True)
         yield

@@ -301,6 +301,11 @@ class BatchStore:
         with answering():
             self._redis.srem(f"{self.prefix}batches:cleanup", batch_id)
 
+    def not_cleaned(self, batch_id: str) -> None:
+        """It has objects again, which the next leader may remove, too."""
+        with answering():
+            self._redis.sadd(f"{self.prefix}batches:cleanup", batch_id)
+
     def live(self, batch_id: str) -> list[str]:
         """Ids of its windows that have not ended, and of jobs that an earlier release made of lines."""
         with answering():

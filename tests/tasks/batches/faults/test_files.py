@@ -151,6 +151,27 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
         system.batches.get(batch.id)
 
 
+def test_what_is_written_during_a_cleanup_is_removed(
+    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one who was slow, for a batch that is dropped, when all else has been removed."""
+    batch = system.sent(1, io)
+    system.answer(batch, 1)
+    cleaned = io.driver._batches.cleaned
+    late = []
+
+    def cleaned_too_late(batch_id: str) -> None:
+        if not late:
+            late.append(segment_name(batch_id, "late"))
+            with io.files.open_new(late[0]) as written:
+                written.write(b"by one who was slow")
+            assert system.batches.delete(batch_id)
+        cleaned(batch_id)
+
+    monkeypatch.setattr(io.driver._batches, "cleaned", cleaned_too_late)
+    io.until(lambda: bool(late) and system.objects(batch) == [])
+
+
 def test_what_fails_on_any_thread_rests() -> None:
     """While others begin to rest at the same time."""
     patience = Cooldown(60)
