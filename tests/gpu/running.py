@@ -34,10 +34,10 @@ class Ended:
     lines: Sequence[str]
     seconds: float
 
-    def why(self, limit_s: float | None = None) -> str:
+    def why(self) -> str:
         """Why it did not do all that it was to do."""
         if self.code is None:
-            return f"not within {limit_s or 0:g} s"
+            return f"not within {self.seconds:.0f} s"
         how = signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
         said = [*takewhile(lambda line: FAULT not in line, self.lines)]
         return f"{how}: {said[-1][-MOST_SAID:] if said else 'nothing was said'}"
@@ -61,14 +61,14 @@ def run_selection(item: Selection, limit_s: float, file: Path) -> Result:
         return Result(item.what, outcomes, seconds=ended.seconds)
     if ended.code is not None and ended.code != NO_TESTS:  # the process died, in the test after the last one
         last = outcomes[-1].name if outcomes else "the start"
-        outcomes = [*outcomes, Outcome(f"after {last}", DIFFERS, ended.why(limit_s))]
-    return Result(item.what, outcomes, (), f"{left} tests: {ended.why(limit_s)}", ended.seconds)
+        outcomes = [*outcomes, Outcome(f"after {last}", DIFFERS, ended.why())]
+    return Result(item.what, outcomes, (), f"{left} tests: {ended.why()}", ended.seconds)
 
 
 def run_measure(name: str, what: str, limit_s: float) -> Result:
     ended = run_process(["-m", "tests.gpu.measures", name], limit_s)
     lines = [line.removeprefix(MEASURED) for line in ended.lines if line.startswith(MEASURED)]
-    why = "" if ended.code == 0 else ended.why(limit_s)
+    why = "" if ended.code == 0 else ended.why()
     died = [Outcome("the measurement", DIFFERS, why)] if ended.code else []
     return Result(what, died, lines, why, ended.seconds)
 
