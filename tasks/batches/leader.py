@@ -203,6 +203,8 @@ class BatchLeader:
                 elif batch.ending is Ending.CANCELLED:  # a line that an earlier release sent as a job
                     self._jobs.cancel(work_id)
             self._ended_early.add(batch.id)
+        elif not batch.ending:  # also where Redis has forgotten that it was cancelled
+            self._ended_early.discard(batch.id)
 
     def _last_turn(self, active: Active) -> float:
         return self._advanced.get(active.batch.id, float("-inf"))
@@ -264,8 +266,12 @@ class BatchLeader:
     def _cleanup_steps(self, batch_id: str) -> Steps:
         yield from remove_all(self._files, batch_id)
         self._batches.cleaned(batch_id)
-        if objects_left(self._files, batch_id):  # of one who was slow, and noted them before `cleaned`
-            self._batches.not_cleaned(batch_id)
+        clean = False
+        try:  # one who was slow may have written again, and noted it just before `cleaned`
+            clean = not objects_left(self._files, batch_id)
+        finally:
+            if not clean:
+                self._batches.not_cleaned(batch_id)
 
     def _live(self) -> list[WorkerInfo]:
         at, seen = self._workers

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from tasks.base.settings import Settings
 from tasks.batches.leader import BatchLeader
@@ -142,6 +144,24 @@ class System:
     def falls_silent(self) -> None:
         """Whoever leads."""
         self.store.db.redis.delete(f"{self.store.db.prefix}leader")
+
+    def saved(self) -> dict[bytes, bytes]:
+        """All that Redis has under its prefix."""
+        with redis.Redis.from_url(self.settings.redis_url) as raw:
+            return {key: raw.dump(key) for key in raw.keys(f"{self.store.db.prefix}*")}
+
+    def forgets(self, saved: Mapping[bytes, bytes]) -> None:
+        """Redis has lost its last writes, as after a power failure."""
+        with redis.Redis.from_url(self.settings.redis_url) as raw:
+            raw.delete(*raw.keys(f"{self.store.db.prefix}*"))
+            for key, value in saved.items():
+                raw.restore(key, 0, value)
+
+    def ended_long_ago(self, batch: Batch) -> None:
+        """So that Redis cannot forget it, and its objects may be removed."""
+        key = f"{self.store.db.prefix}batch:{batch.id}"
+        status = self.store.db.redis.hget(key, "status")
+        self.store.db.redis.hset(key, f"{status}_at", 0)
 
     def is_ended(self, batch: Batch) -> bool:
         return self.batches.get(batch.id).ended

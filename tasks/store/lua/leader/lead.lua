@@ -6,6 +6,17 @@
 -- Of a batch: its fields as one text, a JSON list with false for what is absent, as a client reads a thousand of them
 -- quickly; its jobs and windows that have not ended; its lines that have and are in no segment, and those of them that were
 -- jobs; bytes of the others.
+
+-- An end may be forgotten by a Redis that loses its last writes; it is written again from what is in the file store.
+local SURE_MS = 30000
+local function may_clean_up(id)
+  local key = P .. 'batch:' .. id
+  local status = redis.call('HGET', key, 'status')
+  if not status then return true end
+  local ended_at = tonumber(redis.call('HGET', key, status .. '_at') or '0')
+  return not redis.call('ZSCORE', P .. 'batches:active', id) and ended_at <= NOW - SURE_MS
+end
+
 if not renew_lead(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
   redis.call('SET', P .. 'led_by', ARGV[1])
@@ -33,8 +44,12 @@ for owner in pairs(owners) do
     table.insert(keys, { owner, weight, left and int(left) or false })
   end
 end
+local cleanup = {}
+for _, id in ipairs(redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4])) do
+  if may_clean_up(id) then table.insert(cleanup, id) end
+end
 return { 1, 'now', int(NOW), 'in_flight', redis.call('HGETALL', P .. 'outstanding'),
   'deferred', redis.call('HGETALL', P .. 'held'), 'active', batches,
-  'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4]), 'keys', keys, 'known', all_known(),
+  'cleanup', cleanup, 'keys', keys, 'known', all_known(),
   'interactive_in_flight', redis.call('HGETALL', P .. 'interactive_outstanding'),
   'interactive_deferred', redis.call('HGETALL', P .. 'interactive_held') }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tasks.base.errors import BatchNotFound, LeadLost
+from tasks.base.errors import BatchNotFound, FileStoreUnavailable, LeadLost
 from tasks.batches.cooldown import Cooldown
 from tasks.batches.ingest import Ingest
 from tasks.batches.segments import chunk_name, segment_name
@@ -140,6 +141,7 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
     batch = system.sent(1, io)
     system.answer(batch, 1)
     io.until(lambda: system.is_ended(batch))
+    system.ended_long_ago(batch)
     other = system.io()
     system.falls_silent()
     other.until(lambda: system.objects(batch) == [])
@@ -151,14 +153,22 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
         system.batches.get(batch.id)
 
 
+@pytest.mark.parametrize("is_away", [False, True])
 def test_what_is_written_during_a_cleanup_is_removed(
-    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
+    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch, is_away: bool
 ) -> None:
-    """By one who was slow, for a batch that is dropped, when all else has been removed."""
+    """By one who was slow, for a batch that is dropped, when all else has been removed.
+
+    is_away: the file store, when that is to be found out.
+    """
     batch = system.sent(1, io)
     system.answer(batch, 1)
     cleaned = io.driver._batches.cleaned
     late = []
+
+    def away(_: str) -> list[str]:
+        monkeypatch.undo()
+        raise FileStoreUnavailable("away")
 
     def cleaned_too_late(batch_id: str) -> None:
         if not late:
@@ -166,10 +176,53 @@ def test_what_is_written_during_a_cleanup_is_removed(
             with io.files.open_new(late[0]) as written:
                 written.write(b"by one who was slow")
             assert system.batches.delete(batch_id)
+            if is_away:
+                monkeypatch.setattr(io.files, "list", away)
         cleaned(batch_id)
 
     monkeypatch.setattr(io.driver._batches, "cleaned", cleaned_too_late)
+    io.until(lambda: system.is_ended(batch))
+    system.ended_long_ago(batch)
     io.until(lambda: bool(late) and system.objects(batch) == [])
+
+
+def test_an_end_that_redis_forgets_is_written_again(
+    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though other rounds have followed it."""
+    batch = system.sent(2, io)
+    finish = io.driver._batches.finish
+    saved: dict[bytes, bytes] = {}
+
+    def finish_once_saved(*arguments: str, **fields: str) -> None:
+        saved.update(saved or system.saved())
+        finish(*arguments, **fields)
+
+    monkeypatch.setattr(io.driver._batches, "finish", finish_once_saved)
+    system.answer(batch, 1)
+    system.answer(batch, 2)
+    io.until(lambda: system.is_ended(batch))
+    for _ in range(20):
+        io.driver.run_round()
+        time.sleep(0.01)  # for what the round has begun
+    system.forgets(saved)
+    assert not system.is_ended(batch)
+    io.until(lambda: system.is_ended(batch))
+    done = system.batches.get(batch.id)
+    assert (done.status, system.entries(done.output_file_id)) == (BatchStatus.COMPLETED, ["id-0", "id-1"])
+
+
+def test_a_batch_is_cancelled_again_when_redis_forgot_it(system: System, io: IoWorker) -> None:
+    """By the same io worker."""
+    batch = system.sent(2, io)
+    saved = system.saved()
+    system.batches.stop(batch.id, Ending.CANCELLED)
+    io.until(lambda: system.lines_live(batch) == 0)
+    system.forgets(saved)
+    io.driver.run_round()
+    assert system.lines_live(batch) == 2
+    system.batches.stop(batch.id, Ending.CANCELLED)
+    io.until(lambda: system.is_ended(batch))
 
 
 def test_what_fails_on_any_thread_rests() -> None:

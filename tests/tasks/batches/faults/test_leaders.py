@@ -32,6 +32,7 @@ def test_a_part_written_late_replaces_none_that_counts(system: System, io: IoWor
         io.until(lambda: False)
     other.until(lambda: system.is_ended(batch))
     assert system.entries(system.batches.get(batch.id).output_file_id) == ["id-0", "id-1"]
+    system.ended_long_ago(batch)
     other.until(lambda: system.objects(batch) == [])
 
 
