@@ -120,7 +120,7 @@ def test_waiting_ends_in_time_and_the_job_goes_on(client: Any) -> None:
 def test_an_answer_is_streamed(client: Any) -> None:
     began = time.monotonic()
     pieces, times = [], []
-    for piece in client.stream("one two three stream=1 delay=1.2 chunks=3"):
+    for piece in client.stream("one two three stream=1 delay=2.4 chunks=3"):
         pieces.append(piece)
         times.append(time.monotonic() - began)
     assert "".join(pieces).split() == ["one", "two", "three"]

@@ -90,7 +90,7 @@ def test_down_stops_up_in_order_and_waits(cli: Cli, in_process: InProcessCli) ->
     nothing = in_process("down")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "no stack runs on .medusaq\n")
     assert not (cli.folder / ".medusaq").exists()
-    running, url = up(cli, "--no-flower")
+    running, url = up(cli, "--no-flower", MEDUSAQ_DRAIN_S="30")
     elsewhere = in_process("down", "--state-dir", "b")
     assert (elsewhere.returncode, elsewhere.stderr) == (0, "no stack runs on b\n")
     job = in_process("submit", "the last one delay=1", "--url", url).stdout.strip()

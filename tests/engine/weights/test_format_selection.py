@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,13 +194,15 @@ def test_an_engine_takes_the_format_from_its_settings(tiny_gguf: str) -> None:
     assert engine.info.path == tiny_gguf
 
 
-def test_a_short_call_is_timed_more_often() -> None:
+def test_a_short_call_is_timed_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that fell into a burst of other load must not decide."""
     calls: list[float] = []
+    clock = [1000.0]
+    monkeypatch.setattr(format_selection, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
-    def call(pauses: Iterator[float]) -> None:
-        calls.append(pause := next(pauses))
-        time.sleep(pause)
+    def call(durations: Iterator[float]) -> None:
+        calls.append(next(durations))
+        clock[0] += calls[-1]
 
     assert _least_time(partial(call, chain([0.03], repeat(0.004)))) < 0.03
     assert len(calls) > 2

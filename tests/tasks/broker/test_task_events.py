@@ -117,7 +117,7 @@ def told_by(message: dict[str, str]) -> list[dict[str, str]]:
 def test_a_worker_that_shuts_down_tells_of_the_tasks_that_end_meanwhile(
     settings: Settings, store: JobStore, workers: Workers
 ) -> None:
-    worker = workers.model(settings)
+    worker = workers.model(settings.model_copy(update={"drain_s": 30.0}))
     with store.db.redis.pubsub(ignore_subscribe_messages=True) as messages:
         messages.psubscribe(f"*celeryev/{TASKS}")
         messages.get_message(timeout=2)

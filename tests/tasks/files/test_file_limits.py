@@ -111,7 +111,7 @@ def test_what_is_being_uploaded_counts_as_declared(store: JobStore, kept: Kept, 
 def test_an_upload_whose_gateway_was_killed_gives_its_place_back(
     store: JobStore, kept: Kept, owner: str, add: Add
 ) -> None:
-    kept.add()  # makes the folder
+    kept.keeper.objects.open_new("files/other").abort()  # makes the folder
     kept.records.begin("file_lost", owner, ROOM)  # nobody ends it
     with pytest.raises(FilesLimit):
         add(1)

@@ -17,7 +17,7 @@ from tasks.store.jobs import Beat, JobStore, new_claim_id
 from tasks.store.windows import WindowStore
 from tasks.store.workers import NOT_LISTED, Registry, WorkerInfo
 from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import wait_until
+from tests.support.workers import WAIT_S, wait_until
 from tests.tasks.helpers.records import WORKER, claimed, queued
 from tests.tasks.helpers.windows import Windows
 
@@ -73,11 +73,13 @@ def leases(store: JobStore, kind: str = "leases") -> dict[str, float]:
     return dict(store.db.redis.zrange(f"{store.db.prefix}{kind}", 0, -1, withscores=True))
 
 
-def ended_by(watch: HolderWatch, meanwhile: Callable[[], object] = lambda: None) -> int:
-    """The leases that ended while it looked often enough."""
-    ended = 0
-    for _ in range(ROUNDS):
+def ended_by(watch: HolderWatch, meanwhile: Callable[[], object] = lambda: None, awaited: int = 0) -> int:
+    """The leases that ended while it looked often enough, and until so many had: it may be held up."""
+    ended = looks = 0
+    give_up = time.monotonic() + WAIT_S
+    while looks < ROUNDS or (ended < awaited and time.monotonic() < give_up):
         ended += watch.look()
+        looks += 1
         meanwhile()
         time.sleep(watch.interval_s)
     return ended
@@ -90,7 +92,7 @@ def test_work_of_a_killed_worker_is_queued_again(
     lost, kept = queued(store), queued(store)
     claim, other = claimed(killed.store, lost), claimed(lives.store, kept)
     killed.is_killed()
-    assert ended_by(HolderWatch(store.db)) == 1
+    assert ended_by(HolderWatch(store.db), awaited=1) == 1
     assert leases(store)[lost] == 0
     assert "h:1:a has no connection any more: 1 of its leases were ended" in caplog.text
     reconcile_once(store)
@@ -107,7 +109,7 @@ def test_windows_of_a_killed_worker_are_queued_again(settings: Settings, begin: 
     lost = WindowStore(killed.store.db).claim(window_id, WORKER, new_claim_id())
     assert lost is not None
     killed.is_killed()
-    assert ended_by(HolderWatch(own.store.db)) == 1
+    assert ended_by(HolderWatch(own.store.db), awaited=1) == 1
     assert leases(own.store, "window_leases") == {window_id: 0}
     reconcile_once(own.store)
     assert own.claim(window_id).fencing_token > lost.fencing_token
@@ -124,7 +126,7 @@ def test_one_that_beats_keeps_its_leases_whatever_redis_lists(
     monkeypatch.setattr("tasks.recovery.holder_watch.listed_names", lambda _: frozenset())
     assert ended_by(watch, holder.beat) == 0
     assert leases(store)[job_id] > 0
-    assert ended_by(watch) == 1
+    assert ended_by(watch, awaited=1) == 1
 
 
 def test_one_that_is_held_up_keeps_its_leases_while_its_connections_stand(

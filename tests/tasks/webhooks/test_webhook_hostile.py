@@ -92,7 +92,7 @@ def test_endless_interim_answers_hold_up_nobody(store: JobStore, outbox: Deliver
 def test_an_answer_after_interim_ones_counts(
     store: JobStore, outbox: DeliveryStore, start: Start, interim: int
 ) -> None:
-    start()
+    start(timeout_s=LONG_S)
 
     def say(connection: socket.socket) -> None:
         with closing(connection):

@@ -79,7 +79,7 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
 ) -> None:
     """Redis goes at the moment of the answer, so that it cannot be noted; then the sender is killed."""
     settings = fast_settings(own_redis, webhook_allow=LOOPBACK)
-    chosen = constants({"tasks.webhooks.store.SCHEDULE": {"retries_s": [DAY_S], "timeout_s": 1.0}})
+    chosen = constants({"tasks.webhooks.store.SCHEDULE": {"retries_s": [DAY_S], "timeout_s": 4.0}})
     store = JobStore(settings)
     outbox = DeliveryStore(store.db, settings)
 

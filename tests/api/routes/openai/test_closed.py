@@ -136,7 +136,7 @@ def test_an_answer_that_takes_too_long(own_gateway: Any, workers: Workers) -> No
     assert 1 <= time.monotonic() - began < 1 + MARGIN_S
     stream = client.completions.create(
         model="scripted",
-        prompt="x stream=100 delay=60",
+        prompt="x stream=1000 delay=60",
         stream=True,
         extra_body={"metadata": {"m": "stream"}},
     )

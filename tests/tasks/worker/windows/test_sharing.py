@@ -52,7 +52,7 @@ def test_the_last_windows_are_left_to_whoever_has_a_free_slot(
     settings, sent = eight_slots
     first = workers.model(settings)
     windows = sent.scripts([f"delay=4 n{n}" for n in range(8)], *([f"delay=1 last{n}"] for n in range(4)))
-    wait_until(lambda: running_lines(sent, windows) >= 8, report=first.text)
+    wait_until(lambda: running_lines(sent, windows) >= 9, report=first.text)
     time.sleep(LOOK_S)
     assert running_lines(sent, windows) == 9, "one more than it has slots, as the first was not small"
     second = workers.model(settings, ready=False)
@@ -86,6 +86,7 @@ def test_a_worker_that_is_busy_with_jobs_leaves_windows_to_others(
     jobs = [queued(sent.store, f"delay=4 n{n}") for n in range(8)]
     wait_until(lambda: all(sent.store.get(job).status is Status.RUNNING for job in jobs), report=worker.text)
     windows = sent.scripts(*([f"w{w}.{n}" for n in range(8)] for w in range(3)))
+    wait_until(lambda: running_lines(sent, windows) >= 8, report=worker.text)
     time.sleep(LOOK_S)
     assert running_lines(sent, windows) == 8, "its next lines, and no others"
     assert len(sent.sent()) == 2
