@@ -119,7 +119,9 @@ async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool
         except ObjectMissing:
             if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
                 raise
-        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts are deleted when it ends
+        batch = await run_in_threadpool(
+            gateway.batches.get, batch.id
+        )  # its parts are deleted soon after its end
     if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
         return kept
     file_id = batch.error_file_id if failed else batch.output_file_id
@@ -275,7 +277,7 @@ class _TableMaking(Making):
     async def made(self) -> BinaryIO:
         try:
             return await self._converted()
-        except ObjectMissing:  # its parts are deleted when it ends
+        except ObjectMissing:  # its parts are deleted soon after its end
             if self._batch.ended:
                 raise
             self._batch = await run_in_threadpool(self._gateway.batches.get, self._batch.id)

@@ -43,14 +43,14 @@ class Finalizer:
         batch = self._batches.get(batch_id)
         if batch.ended:
             return
-        yield from self._write_unsent(batch)
+        unsent = yield from self._write_unsent(batch)
         self._batches.finalizing(self._token, batch.id)
-        made = yield from self._write_files(batch)
+        made = yield from self._write_files(batch, unsent=unsent)
         status = BatchStatus.FAILED if batch.wholly_invalid else STATUS[batch.ending]
         self._batches.finish(self._token, batch.id, status.value, **made)
 
-    def _write_unsent(self, batch: Batch) -> Steps:
-        """Write the segment of the lines that were never sent, if there are any.
+    def _write_unsent(self, batch: Batch) -> Generator[None, None, bool]:
+        """Write the segment of the lines that were never sent; False if there are none.
 
         Holds their numbers and custom ids in memory.
         """
@@ -66,12 +66,13 @@ class Finalizer:
                 for line in left:
                     out.write(_never_sent(batch, *line).encode())
                     yield
+        return bool(left)
 
-    def _write_files(self, batch: Batch) -> Generator[None, None, dict[str, str]]:
+    def _write_files(self, batch: Batch, *, unsent: bool) -> Generator[None, None, dict[str, str]]:
         """The ids of the files, by their field; none for a file that would be empty."""
         files: dict[str, Upload] = {}
         with contextlib.ExitStack() as open_files:
-            for entry in merging(self._files, batch.id, batch.segments):
+            for entry in merging(self._files, batch.id, batch.segments, unsent=unsent):
                 yield
                 if entry is None:
                     continue

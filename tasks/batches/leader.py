@@ -50,6 +50,9 @@ FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and 
 INTERACTIVE_AHEAD_S = 0.2  # of work that is sent ahead at most: it adds so much to a wait
 WINDOWS_AHEAD = 2  # of lines of batches, for each worker: one that runs, and the next
 BULK_AHEAD_S = 0.5  # rounds beside hundreds of batches are that far apart
+END_AGAIN_S = (
+    5.0  # after which windows of a batch that ends early are ended again: Redis may have forgotten it
+)
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
 INTERNAL = "an internal error, which the io worker's log describes"
@@ -81,8 +84,8 @@ class BatchLeader:
         self._finalizer = Finalizer(keeper, self._batches, self._token)
         self._slicer = TimeSlicer(self._attempt)
         self._seen: set[str] = set()  # batches that were active in the last round,
-        self._ended_early: set[str] = set()  # those of them that ended early, whose windows were ended,
-        self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
+        self._advanced: dict[str, float] = {}  # when each had its turn, on the monotonic clock,
+        self._ended_early: dict[str, float] = {}  # and when its windows were ended, of one that ends early
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
         self._left_over = False  # the last round ended before it was through
@@ -196,15 +199,13 @@ class BatchLeader:
         batch = active.batch
         if not batch.ending and batch.expires_at <= now:
             self._batches.stop(batch.id, Ending.EXPIRED)
-        if batch.ending and batch.id not in self._ended_early:
+        if batch.ending and time.monotonic() - self._ended_early.get(batch.id, float("-inf")) > END_AGAIN_S:
             for work_id in self._batches.live(batch.id):
                 if WINDOW.matches(work_id):
                     self._windows.end_queued(work_id)
                 elif batch.ending is Ending.CANCELLED:  # a line that an earlier release sent as a job
                     self._jobs.cancel(work_id)
-            self._ended_early.add(batch.id)
-        elif not batch.ending:  # also where Redis has forgotten that it was cancelled
-            self._ended_early.discard(batch.id)
+            self._ended_early[batch.id] = time.monotonic()
 
     def _last_turn(self, active: Active) -> float:
         return self._advanced.get(active.batch.id, float("-inf"))
@@ -220,7 +221,7 @@ class BatchLeader:
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
-            self._ended_early.discard(gone)
+            self._ended_early.pop(gone, None)
             self._advanced.pop(gone, None)
             self._collector.forget(gone)
         self._seen = active
@@ -265,9 +266,9 @@ class BatchLeader:
 
     def _cleanup_steps(self, batch_id: str) -> Steps:
         yield from remove_all(self._files, batch_id)
-        self._batches.cleaned(batch_id)
         clean = False
         try:  # one who was slow may have written again, and noted it just before `cleaned`
+            self._batches.cleaned(batch_id)
             clean = not objects_left(self._files, batch_id)
         finally:
             if not clean:

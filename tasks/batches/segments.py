@@ -6,7 +6,7 @@ batches/ID/parts/invalid-HEX   of lines that were refused, by the one who read t
 batches/ID/parts/unsent    of lines that were never sent
 
 A segment with HEX counts if it is named in the batch's record; any other is what a late leader wrote. Chunks
-and unsent lines are the same whoever writes them.
+are the same whoever writes them, and unsent lines are written again before each end.
 """
 
 from __future__ import annotations
@@ -107,12 +107,21 @@ def merged(
 
 
 def merging(
-    files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
+    files: FileStore,
+    batch_id: str,
+    segments: Iterable[str],
+    *,
+    unsent: bool = True,
+    missing_ok: bool = False,
 ) -> Iterator[Entry | None]:
-    """As merged(), in short steps: None after one that gave no entry yet."""
+    """As merged(), in short steps: None after one that gave no entry yet.
+
+    unsent False: there are none, and the segment of them, if any, is of an end that Redis has forgotten.
+    """
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     recorded = list(segments)
-    alone = [UNSENT] if any(name.startswith(f"{INVALID}-") for name in recorded) else [INVALID, UNSENT]
+    alone = [] if any(name.startswith(f"{INVALID}-") for name in recorded) else [INVALID]
+    alone += [UNSENT] if unsent else []
     names = [segment_name(batch_id, name) for name in alone if name in present]
     names += [segment_name(batch_id, name) for name in recorded if name in present or not missing_ok]
     with (

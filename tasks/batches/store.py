@@ -6,6 +6,7 @@ when Redis does not answer in time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -273,12 +274,13 @@ class BatchStore:
     def segment_stored(self, token: str, batch_id: str, segment: str, stored: Uncollected) -> bool:
         """Record that the segment with these lines is stored under this name.
 
-        False if a segment of this number was recorded before. Raises LeadLost.
+        False if one of these lines was recorded before, or Redis has forgotten some of them.
+        Raises LeadLost.
         """
-        size = sum(len(line.encode()) for line in stored.lines)
-        status = self._run(
-            "batches/segment_stored", token, batch_id, stored.number, segment, len(stored.lines), size
-        )
+        lines = [line.encode() for line in stored.lines]
+        last = hashlib.sha1(lines[-1], usedforsecurity=False).hexdigest() if lines else ""
+        counts = len(lines), sum(map(len, lines)), last
+        status = self._run("batches/segment_stored", token, batch_id, segment, *counts)
         check_lead(status)
         return bool(status == "ok")
 
@@ -302,7 +304,7 @@ class BatchStore:
             self._redis.srem(f"{self.prefix}batches:cleanup", batch_id)
 
     def not_cleaned(self, batch_id: str) -> None:
-        """It has objects again, which the next leader may remove, too."""
+        """It has objects again, to be removed in a later round."""
         with answering():
             self._redis.sadd(f"{self.prefix}batches:cleanup", batch_id)
 

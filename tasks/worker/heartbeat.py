@@ -184,6 +184,8 @@ class Heartbeat:
             if answer is Beat.STREAMING and isinstance(running, RunningJob) and not running.streaming:
                 running.streaming = self._start_stream(running)
             if answer in (Beat.OK, Beat.STREAMING):
+                if not isinstance(running, RunningJob):  # Redis has forgotten that
+                    running.cancelled = False
                 continue
             running.disowned, running.cancelled = answer is Beat.LOST, answer is Beat.CANCEL
             running.stop()

@@ -20,7 +20,7 @@ from tasks.schema.openai_requests import COMPLETIONS
 from tasks.store.jobs import JobStore
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.client import Client, answered_once, ids, line
-from tests.tasks.helpers.records import ended, queued
+from tests.tasks.helpers.records import ended, ended_long_ago, queued
 
 
 def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, workers: Workers) -> None:
@@ -71,6 +71,7 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
     ), "what was cut off was generated too"
     assert set(batch.times) == {"in_progress", "finalizing", "completed"}
     assert client.records.get(batch.output_file_id or "").purpose == "batch_output"
+    ended_long_ago(client.batches, batch.id)
     wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])  # what only a running batch needs
     assert client.batches.live(batch.id) == []
 
@@ -290,6 +291,7 @@ def test_a_file_without_a_valid_line_fails_its_batch(
     assert [error["line"] for error in batch.errors] == [1, 2]
     assert [e["error"]["line"] for e in client.read(batch.error_file_id)] == [1, 2]
     assert "failed" in batch.times
+    ended_long_ago(client.batches, batch.id)
     wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])
 
 

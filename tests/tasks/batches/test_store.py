@@ -127,6 +127,32 @@ def test_results_wait_until_they_are_in_a_part(settings: Settings) -> None:
     own.store.close()
 
 
+def test_results_that_redis_forgets_meanwhile_are_in_no_part(settings: Settings) -> None:
+    """The lines run again."""
+    own = Windows.begun(settings, owner="o")
+    claim = own.claim(own.send([1, 2])[0])
+    own.advance(claim, 1)
+    own.advance(claim, 2, 1, 0)
+    found = own.batches.next_results(LEADER, own.batch.id, 5)
+    own.store.db.redis.ltrim(f"{own.store.db.prefix}batch:{own.batch.id}:results", 0, 0)
+    assert not own.batches.segment_stored(LEADER, own.batch.id, "p", found)
+    assert own.batches.get(own.batch.id).segments == ()
+    found = own.batches.next_results(LEADER, own.batch.id, 5)
+    assert own.batches.segment_stored(LEADER, own.batch.id, "q", found)
+    own.store.close()
+
+
+def test_a_part_of_a_batch_that_was_dropped_meanwhile_is_removed(batches: BatchStore) -> None:
+    batch = made(batches)
+    lead(batches)
+    batches.finish("me", batch.id, "completed")
+    batches.delete(batch.id)
+    batches.cleaned(batch.id)
+    with pytest.raises(LeadLost):
+        batches.segment_stored("me", batch.id, "p", Uncollected(0, []))
+    assert lead(batches).cleanup == [batch.id]
+
+
 def test_nothing_is_sent_of_a_cancelled_batch(settings: Settings) -> None:
     own = Windows.begun(settings)
     batches, batch_id = own.batches, own.batch.id

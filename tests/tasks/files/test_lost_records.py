@@ -51,7 +51,7 @@ JOB, BATCH, FILE, HOOK, KEY, WINDOW = "job_1", "batch_1", "file_1", "evt_1", "ke
 GONE: dict[str, tuple[Argument, ...]] = {
     "batches/chunks_ready": ("x", BATCH, 1, 1),
     "batches/count_copy": ({"token": "x", "id": BATCH, "bytes": 5, "max_files": 9, "max_files_bytes": 9},),
-    "batches/segment_stored": ("x", BATCH, 0, "part", 1, 100),
+    "batches/segment_stored": ("x", BATCH, "part", 1, 100, ""),
     "batches/next_jobs": ("x", BATCH, 9),
     "batches/jobs_stored": (
         {

@@ -26,6 +26,7 @@ from tasks.schema.openai_requests import COMPLETIONS
 from tasks.store.jobs import JobStore, new_claim_id
 from tasks.store.windows import WindowStore
 from tests.support.workers import wait_until
+from tests.tasks.helpers.records import ended_long_ago
 
 
 class Folder(LocalStore):
@@ -159,9 +160,7 @@ class System:
 
     def ended_long_ago(self, batch: Batch) -> None:
         """So that Redis cannot forget it, and its objects may be removed."""
-        key = f"{self.store.db.prefix}batch:{batch.id}"
-        status = self.store.db.redis.hget(key, "status")
-        self.store.db.redis.hset(key, f"{status}_at", 0)
+        ended_long_ago(self.batches, batch.id)
 
     def is_ended(self, batch: Batch) -> bool:
         return self.batches.get(batch.id).ended

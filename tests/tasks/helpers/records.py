@@ -97,3 +97,9 @@ def batch_store(store: JobStore) -> BatchStore:
 
 def submit_many(store: JobStore, count: int, prompt: str) -> list[str]:
     return [queued(store, f"{prompt} n{n}", priority=Priority.BULK) for n in range(count)]
+
+
+def ended_long_ago(batches: BatchStore, batch_id: str) -> None:
+    """So that Redis cannot forget the end any more, and what the batch left may be removed."""
+    key = f"{batches.prefix}batch:{batch_id}"
+    batches._redis.hset(key, f"{batches.get(batch_id).status.value}_at", 0)

@@ -8,8 +8,8 @@
 local args = cjson.decode(ARGV[1])
 if not renew_lead(args.token) then return 'lost' end
 local key = P .. 'batch:' .. args.id
-if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end
 if is_over(args.id) then return 'lost' end
+if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end
 redis.call('HINCRBY', key, 'parts', 1)
 redis.call('RPUSH', key .. ':parts', args.name)
 local last = args.taken - 1

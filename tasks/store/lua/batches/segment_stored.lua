@@ -1,12 +1,14 @@
 -- needs: base, batches, leader, quotas
--- ARGV: leader token, id, number of the segment, its name, lines in it, their bytes. The segment is durable: its lines
--- are dropped here.
--- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if a segment of this number was counted already.
-local token, id, number, name, taken, bytes = unpack(ARGV)
+-- ARGV: leader token, id, name of the segment, lines in it, their bytes, SHA-1 of the one that ended last. The
+-- segment is durable: its lines are dropped here.
+-- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if these lines do not lead the list of results: the
+-- segment was counted already, or Redis has lost its last writes, and some of them run again.
+local token, id, name, taken, bytes, last = unpack(ARGV)
 if not renew_lead(token) then return 'lost' end
 local key = P .. 'batch:' .. id
-if redis.call('HGET', key, 'parts') ~= number then return 'moved' end
 if is_over(id) then return 'lost' end
+local taken_last = redis.call('LINDEX', key .. ':results', taken - 1)
+if tonumber(taken) > 0 and (not taken_last or redis.sha1hex(taken_last) ~= last) then return 'moved' end
 redis.call('HINCRBY', key, 'parts', 1)
 redis.call('RPUSH', key .. ':parts', name)
 redis.call('LTRIM', key .. ':results', tonumber(taken), -1)

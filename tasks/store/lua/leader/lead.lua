@@ -7,14 +7,16 @@
 -- quickly; its jobs and windows that have not ended; its lines that have and are in no segment, and those of them that were
 -- jobs; bytes of the others.
 
--- An end may be forgotten by a Redis that loses its last writes; it is written again from what is in the file store.
+-- An end may be forgotten by a Redis that loses its last writes (seconds, see docs/how-to/operations.md); it is then written
+-- again from what is in the file store.
 local SURE_MS = 30000
 local function may_clean_up(id)
   local key = P .. 'batch:' .. id
   local status = redis.call('HGET', key, 'status')
   if not status then return true end
   local ended_at = tonumber(redis.call('HGET', key, status .. '_at') or '0')
-  return not redis.call('ZSCORE', P .. 'batches:active', id) and ended_at <= NOW - SURE_MS
+  local sure = ended_at <= NOW - SURE_MS or ended_at > NOW -- the clock was set back
+  return sure and not redis.call('ZSCORE', P .. 'batches:active', id)
 end
 
 if not renew_lead(ARGV[1]) then
@@ -45,8 +47,8 @@ for owner in pairs(owners) do
   end
 end
 local cleanup = {}
-for _, id in ipairs(redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4])) do
-  if may_clean_up(id) then table.insert(cleanup, id) end
+for _, id in ipairs(redis.call('SRANDMEMBER', P .. 'batches:cleanup', 16 * ARGV[4])) do -- most may have just ended
+  if #cleanup < tonumber(ARGV[4]) and may_clean_up(id) then table.insert(cleanup, id) end
 end
 return { 1, 'now', int(NOW), 'in_flight', redis.call('HGETALL', P .. 'outstanding'),
   'deferred', redis.call('HGETALL', P .. 'held'), 'active', batches,

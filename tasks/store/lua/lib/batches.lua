@@ -7,7 +7,8 @@
 -- batches, batches:active    id -> sequence number; those that somebody must still work on
 -- owner:KEY:batches     index of what a key has: id -> sequence number
 -- batches:expiry        ended batches: id -> when the record is dropped
--- batches:cleanup       set of batches of which nothing must stay in the file store but their output files
+-- batches:cleanup       set of batches of which nothing must stay in the file store but their output files, from 30 s after
+--                       their end (leader/lead.lua)
 
 -- Whether a batch has ended, perhaps under another leader, and nothing more may be noted of it. What a late leader
 -- has written for one that was dropped is removed.

@@ -22,6 +22,7 @@ from tasks.base.settings import Settings
 from tasks.files.factory import make_store
 from tasks.records.batch import ENDED
 from tests.api.routes.batches.batch_client import chat, create, end, entries, upload
+from tests.tasks.helpers.records import ended_long_ago
 
 
 def test_a_file_goes_in_and_its_answers_come_out(client: openai.OpenAI) -> None:
@@ -270,6 +271,7 @@ async def test_a_batch_that_ends_just_now_gives_its_file(
     while not (before := gateway.batches.get(batch.id)).segments:
         await asyncio.sleep(0.02)
     end(client, batch)
+    ended_long_ago(gateway.batches, batch.id)
     while gateway.files.objects.list(f"batches/{batch.id}"):
         await asyncio.sleep(0.02)
 

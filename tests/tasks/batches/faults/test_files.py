@@ -15,7 +15,7 @@ import pytest
 from tasks.base.errors import BatchNotFound, FileStoreUnavailable, LeadLost
 from tasks.batches.cooldown import Cooldown
 from tasks.batches.ingest import Ingest
-from tasks.batches.segments import chunk_name, segment_name
+from tasks.batches.segments import UNSENT, chunk_name, segment_name, write_segment
 from tasks.records.batch import BatchStatus, Ending, NewBatch
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import COMPLETIONS
@@ -210,6 +210,18 @@ def test_an_end_that_redis_forgets_is_written_again(
     io.until(lambda: system.is_ended(batch))
     done = system.batches.get(batch.id)
     assert (done.status, system.entries(done.output_file_id)) == (BatchStatus.COMPLETED, ["id-0", "id-1"])
+
+
+def test_lines_that_were_never_sent_count_once_when_redis_forgot_that_they_ended(
+    system: System, io: IoWorker
+) -> None:
+    """As those of a batch that was being cancelled, and has been sent whole since."""
+    batch = system.sent(1, io)
+    write_segment(io.files, batch.id, UNSENT, ['[1,true,{"custom_id":"id-0"}]\n'])
+    system.answer(batch, 1)
+    io.until(lambda: system.is_ended(batch))
+    done = system.batches.get(batch.id)
+    assert (system.entries(done.output_file_id), done.error_file_id) == (["id-0"], None)
 
 
 def test_a_batch_is_cancelled_again_when_redis_forgot_it(system: System, io: IoWorker) -> None:

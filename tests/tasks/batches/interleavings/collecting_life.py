@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
@@ -106,17 +107,18 @@ class CollectingLife(BatchLife[Memory]):
 
             return Step(f"{name} looks", looked, "batches/next_results", (name, BATCH, AT_ONCE))
 
-        def recorded(_: Any, keys: Keys) -> Collecting:
+        def recorded(answer: str, keys: Keys) -> Collecting:
+            assert answer == "lost" or not self.view(state).over, "recorded of one that has ended"
             return state._replace(keys=keys).with_memory(index, memory._replace(found=None))
 
         size = sum(map(len, found.entries))
         told = (
             name,
             BATCH,
-            found.number,
             segment(str(found.number), name, found.lines),
             len(found.lines),
             size,
+            hashlib.sha1(found.entries[-1].encode()).hexdigest(),
         )
         return Step(f"{name} records {found.lines}", recorded, "batches/segment_stored", told)
 

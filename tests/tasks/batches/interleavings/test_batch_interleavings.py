@@ -56,7 +56,7 @@ OF_READING = [
 OF_COLLECTING = [
     ("batches/next_results", "if not renew_lead(ARGV[1]) then return { 'lost' } end", ""),
     ("batches/segment_stored", "if not renew_lead(token) then return 'lost' end", ""),
-    ("batches/segment_stored", "if redis.call('HGET', key, 'parts') ~= number then return 'moved' end", ""),
+    ("batches/segment_stored", "redis.sha1hex(taken_last) ~= last", "false"),
     ("batches/segment_stored", "if is_over(id) then return 'lost' end", ""),
     ("batches/segment_stored", "redis.call('RPUSH', key .. ':parts', name)", ""),
     ("batches/segment_stored", "tonumber(taken), -1", "-1, -1"),

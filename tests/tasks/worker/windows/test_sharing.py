@@ -155,6 +155,20 @@ def test_a_window_whose_open_lines_are_written_ends_as_the_worker_drains(
     assert sent.record(name) == {}
 
 
+def test_a_window_goes_on_when_redis_forgets_that_it_was_cancelled(runner: WindowRunner, sent: Sent) -> None:
+    [name] = sent.scripts(["one", "two"])
+    window = runner._claim(name)
+    assert window is not None
+    runner._heartbeat.add(window)
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    runner._heartbeat._beat()
+    assert window.given_up
+    key = f"{sent.store.db.prefix}batch:{sent.batch.id}"
+    sent.store.db.redis.hset(key, mapping={"ending": "", "status": "in_progress"})
+    runner._heartbeat._beat()
+    assert not window.given_up
+
+
 def test_excess_lines_of_the_owner_with_the_most_are_handed_back(
     runner: WindowRunner, sent: Sent, settings: Settings
 ) -> None:
