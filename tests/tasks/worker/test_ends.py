@@ -91,7 +91,7 @@ def test_kill_9_and_another_worker_ends_each_job_exactly_once(
 ) -> None:
     workers.io(settings)
     first = workers.model(settings, env=engine_log.env)
-    jobs = submit_many(store, 24, "delay=0.3")
+    jobs = submit_many(store, 24, "delay=1")
     wait_until(lambda: len(engine_log.lines("end")) >= 6)
     first.kill()
     workers.model(settings, env=engine_log.env)

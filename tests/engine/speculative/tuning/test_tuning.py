@@ -202,6 +202,7 @@ def test_interactive_requests_do_not_wait_for_a_change(
     packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_at_once(monkeypatch)
+    slowed(monkeypatch)
     service = start(config(packed, speculation=False, slots=3))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     first = service.submit(bulk("long", max_tokens=400))

@@ -279,11 +279,11 @@ def test_of_a_batch_that_is_ending_no_line_is_opened(own: Windows, how: Ending) 
 
 
 def test_after_the_deadline_no_line_is_opened(settings: Settings) -> None:
-    own = Windows.begun(settings, deadline=time.time() + 0.5)
+    own = Windows.begun(settings, deadline=time.time() + 2)
     [window_id] = own.send([1, 2])
     claim = own.claim(window_id)
     own.advance(claim, 1, open_to=1)
-    time.sleep(0.6)
+    time.sleep(2.1)
     assert own.advance(claim, 2) == Advanced(Standing.OK, 1, 1, 1)
     assert own.codes() == {2: "batch_expired"}
     own.store.close()
