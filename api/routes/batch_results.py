@@ -119,9 +119,7 @@ async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool
         except ObjectMissing:
             if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
                 raise
-        batch = await run_in_threadpool(
-            gateway.batches.get, batch.id
-        )  # its parts are deleted soon after its end
+        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # parts are deleted soon after the end
     if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
         return kept
     file_id = batch.error_file_id if failed else batch.output_file_id

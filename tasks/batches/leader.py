@@ -50,9 +50,7 @@ FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and 
 INTERACTIVE_AHEAD_S = 0.2  # of work that is sent ahead at most: it adds so much to a wait
 WINDOWS_AHEAD = 2  # of lines of batches, for each worker: one that runs, and the next
 BULK_AHEAD_S = 0.5  # rounds beside hundreds of batches are that far apart
-END_AGAIN_S = (
-    5.0  # after which windows of a batch that ends early are ended again: Redis may have forgotten it
-)
+END_AGAIN_S = 5.0  # between two ends of the windows of a batch that ends early: Redis may forget one
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
 INTERNAL = "an internal error, which the io worker's log describes"
