@@ -86,8 +86,13 @@ ITEMS: dict[str, Item] = {
         select=DEFAULT,
         large=True,
     ),
-    "exact": Measure("which results stay the same"),
+    "exact-f32": Measure("which results stay the same: 32-bit weights and cache"),
+    "exact-f16": Measure("which results stay the same: 32-bit weights, F16 cache"),
+    "exact-invariant": Measure("which results stay the same: 32-bit weights, F16 cache, batch-invariant"),
     "exact-packaged": Measure("which results of the packaged model stay the same", large=True),
+    "exact-packaged-invariant": Measure(
+        "which results of the packaged model stay the same, batch-invariant", large=True
+    ),
     "curve": Measure("T(n), and what the policy makes of it"),
     "workers": Measure("two workers on one device"),
     "memory": Measure("a device that runs out of memory"),

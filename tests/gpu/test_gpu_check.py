@@ -12,8 +12,9 @@ from engine.llama.devices import devices
 from tests.engine.helpers.drive import prompts, request
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.gpu.__main__ import MARK, make_place, too_slow
-from tests.gpu.items import ITEMS, Selection
-from tests.gpu.measures.exact import Numbers, compared
+from tests.gpu.items import ITEMS, Measure, Selection
+from tests.gpu.measures.__main__ import MEASURES
+from tests.gpu.measures.exact import compared
 from tests.gpu.page import Result, page, place
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
 from tests.gpu.running import run_process, run_selection
@@ -125,13 +126,17 @@ def test_every_selection_selects_tests_that_exist() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_every_measurement_has_a_function() -> None:
+    assert MEASURES.keys() == {name for name, item in ITEMS.items() if isinstance(item, Measure)}
+
+
 def test_which_results_are_the_same_is_measured(tmp_path: Path) -> None:
     """On a processor, batch-invariant ones to the bit; others are near: their batches have other shapes."""
     tiny = write_tiny_gguf(tmp_path / "tiny.gguf")
     requests = [request(f"r{i}", text, logprobs=1) for i, text in enumerate(prompts(8))]
     on_processor = {"gpu_layers": 0, "kv_type": "f16"}
-    exact = [*compared(Numbers("exact", tiny, {**on_processor, "batch_invariant": True}), requests)]
-    near = [*compared(Numbers("near", tiny, on_processor), requests)]
+    exact = [*compared(tiny, {**on_processor, "batch_invariant": True}, requests)]
+    near = [*compared(tiny, on_processor, requests)]
     assert len(exact) == len(near) == 7
     assert [line for line in exact if not line.endswith(": identical to the bit")] == []
     assert sum(line.endswith(" apart") for line in near) >= 2

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.gpu.items import MEASURED
 from tests.gpu.measures import curve, exact, memory, speed, workers
 
-MEASURES = {
+MEASURES: dict[str, Callable[[Path], Iterator[str]]] = {
     "speed": speed.measure,
-    "exact": exact.of_the_tiny_model,
-    "exact-packaged": exact.of_the_packaged_model,
+    "exact-f32": partial(exact.of_the_tiny_model, {}),
+    "exact-f16": partial(exact.of_the_tiny_model, {"kv_type": "f16"}),
+    "exact-invariant": partial(exact.of_the_tiny_model, {"kv_type": "f16", "batch_invariant": True}),
+    "exact-packaged": partial(exact.of_the_packaged_model, {}),
+    "exact-packaged-invariant": partial(exact.of_the_packaged_model, {"batch_invariant": True}),
     "curve": curve.measure,
     "workers": workers.measure,
     "memory": memory.measure,

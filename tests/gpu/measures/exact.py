@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from engine import Completion, Request
@@ -13,70 +12,50 @@ from tests.engine.helpers.known_drafts import Bushy, Oracle
 from tests.engine.helpers.tiny import VOCAB, write_tiny_gguf
 
 Results = dict[str, Completion]
+Settings = Mapping[str, object]  # of an engine: what is computed with
 VOCABULARY = {True: VOCAB - 20, False: 49_000}  # tokens for drafts, of the tiny model and of the packaged one
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """What is computed with. config: settings of an engine."""
-
-    name: str
-    model: str | None
-    config: dict[str, object]
-
-
-def of_the_tiny_model(folder: Path) -> Iterator[str]:
-    tiny = write_tiny_gguf(folder / "tiny.gguf")
+def of_the_tiny_model(settings: Settings, folder: Path) -> Iterator[str]:
     texts = ["jade cafe " * 12 + text for text in prompts(8, most=12)]
     requests = [request(f"r{i}", text, max_tokens=12 + 2 * i, logprobs=2) for i, text in enumerate(texts)]
-    for numbers in (
-        Numbers("F32 weights, F32 cache", tiny, {}),
-        Numbers("F32 weights, F16 cache", tiny, {"kv_type": "f16"}),
-        Numbers("F32 weights, F16 cache, batch-invariant", tiny, {"kv_type": "f16", "batch_invariant": True}),
-    ):
-        yield from compared(numbers, requests)
+    return compared(write_tiny_gguf(folder / "tiny.gguf"), settings, requests)
 
 
-def of_the_packaged_model(_folder: Path) -> Iterator[str]:
+def of_the_packaged_model(settings: Settings, _folder: Path) -> Iterator[str]:
     texts = [SHARED[: len(SHARED) // 3] + text for text in QUESTIONS]
     requests = [request(f"r{i}", text, max_tokens=8 + 2 * i, logprobs=2) for i, text in enumerate(texts)]
-    for numbers in (
-        Numbers("Q4_1 weights, F16 cache", None, {}),
-        Numbers("Q4_1 weights, F16 cache, batch-invariant", None, {"batch_invariant": True}),
-    ):
-        yield from compared(numbers, requests)
+    return compared(None, settings, requests)
 
 
-def compared(numbers: Numbers, requests: list[Request]) -> Iterator[str]:
-    """A line for each way of running the same requests."""
-    config = {"kv_cells": 4096, "slots": 8, **numbers.config}
+def compared(model: str | None, settings: Settings, requests: list[Request]) -> Iterator[str]:
+    """A line for each way of running the same requests. model: None for the packaged one."""
+    config = {"kv_cells": 4096, "slots": 8, **settings}
     one_by_one = {**config, "slots": 1, "prefix_sharing": False}
-    reference = alone(numbers.model, requests, **one_by_one)
+    reference = alone(model, requests, **one_by_one)
     outputs = {name: completion.tokens for name, completion in reference.items()}
-    vocabulary = VOCABULARY[numbers.model is not None]
+    vocabulary = VOCABULARY[model is not None]
 
     def engine_with(drafts: Bushy | Oracle | None = None, **changed: object) -> Callable[[], Results]:
-        return lambda: completions(run(fresh(numbers.model, drafts, **{**config, **changed}), requests))
+        return lambda: completions(run(fresh(model, drafts, **{**config, **changed}), requests))
 
     def a_few() -> Results:
-        engine, results = fresh(numbers.model, Bushy(outputs, vocabulary, 3), **config), Results()
+        engine, results = fresh(model, Bushy(outputs, vocabulary, 3), **config), Results()
         for first in range(0, len(requests), 2):
             results |= completions(run(engine, requests[first : first + 2]))
         return results
 
     ways: dict[str, Callable[[], Results]] = {
-        "alone again": lambda: one_after_another(numbers.model, requests, one_by_one),
+        "alone again": lambda: one_after_another(model, requests, one_by_one),
         "8 together, in lanes": engine_with(prefix_sharing=False),
         "8 together, with the prefix that they share": engine_with(),
         "8 together, with right drafts": engine_with(Oracle(outputs)),
         "2 together, with random trees": a_few,
         "8, then few: moved between layouts, with trees": engine_with(Bushy(outputs, vocabulary, 5)),
-        "the processor instead": lambda: one_after_another(
-            numbers.model, requests, {**one_by_one, "gpu_layers": 0}
-        ),
+        "the processor instead": lambda: one_after_another(model, requests, {**one_by_one, "gpu_layers": 0}),
     }
     for way, results in ways.items():
-        yield f"{numbers.name}; {way}: {difference(reference, results())}"
+        yield f"{way}: {difference(reference, results())}"
 
 
 def one_after_another(model: str | None, requests: list[Request], config: dict[str, object]) -> Results:
