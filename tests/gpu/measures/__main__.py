@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +26,11 @@ MEASURES: dict[str, Callable[[Path], Iterator[str]]] = {
 
 
 def main() -> int:
-    [name] = sys.argv[1:]
+    parser = argparse.ArgumentParser(
+        description="Runs one measurement, and prints each line when it is known."
+    )
+    parser.add_argument("name", choices=MEASURES)
+    name = parser.parse_args().name
     with tempfile.TemporaryDirectory() as folder:
         for line in MEASURES[name](Path(folder)):
             print(f"{MEASURED}{line}", flush=True)
