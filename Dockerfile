@@ -69,7 +69,7 @@ FROM python AS toolchain-cuda0
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential cmake \
     && rm -rf /var/lib/apt/lists/*
-ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=/src/llama_cpp.cmake"
+ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF"
 
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS toolchain-cuda1
 RUN apt-get update \
@@ -77,15 +77,14 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/opt/venv/bin:$PATH
 # A building machine has no GPU to ask for its kind, nor the driver's library to link with.
-ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=/src/llama_cpp.cmake -DGGML_CUDA=on \
--DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
+ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_CUDA=on -DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
 
 FROM toolchain-cuda${CUDA} AS worker-build
 ARG CMAKE_ARGS=""
 RUN python3 -m venv /opt/venv
 WORKDIR /src
 # The compiled part first, in a layer that only another lock file makes again.
-COPY requirements.lock docker/wheel.sh tools/llama_cpp.cmake ./
+COPY requirements.lock tools/wheel.sh engine/llama/llama_cpp.cmake ./
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/wheels,sharing=locked \
     export CMAKE_ARGS="${BASE_CMAKE_ARGS} ${CMAKE_ARGS}" \
     && wheel=$(sh wheel.sh "$(grep -o '^llama-cpp-python==[^ ]*' requirements.lock)" /wheels llama_cpp.cmake) \

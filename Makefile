@@ -11,7 +11,7 @@ SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
-.PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers large-model release gpu-check clean install
+.PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers large-model release gpu-check portable clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -71,6 +71,9 @@ release: install ## builds the archives, tries every extra, pipx and uv in empty
 
 gpu-check: install ## what this machine's GPU does; ends with a page of results to send back
 	@$(BIN)/python -m tests.gpu $(GPU)
+
+portable: install ## a llama.cpp for every processor of this kind, which workers take where the other one dies
+	@$(BIN)/python tools/install.py portable
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

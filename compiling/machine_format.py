@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from common.llama_build import cache_folder
 from compiling.base.progress import Progress
 from compiling.base.state import digest
 from compiling.result.compilation import Compiled, Options
 from compiling.run import compile_model
 from compiling.source.hub import looks_like_a_name
-from engine.host.measurement_cache import cache_folder
 from engine.weights.saved_format import SavedFormat, save_format
 
 

@@ -2,6 +2,8 @@
 
 import os
 
+from common.llama_build import variables
+
 # Must be set before llama.cpp loads OpenMP: a waiting thread spins this often, then sleeps. By default it
 # spins for milliseconds, which takes time from other processes on the same cores: two engines become several
 # times slower. The price is paid by a lone request to a small model, whose calls are too short for a sleep;
@@ -13,6 +15,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # by plain HTTP a download that broke off goes on
 os.environ.setdefault("DO_NOT_TRACK", "1")
+
+os.environ.update(variables())  # which llama.cpp runs here
 
 from engine.base.config import EngineConfig
 from engine.base.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused

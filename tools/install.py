@@ -1,20 +1,22 @@
-"""Runs pip in .venv with a progress display: `install.py serving` or `install.py all`, from the Makefile.
+"""Runs pip in .venv with a progress display: `install.py serving`, `all` or `portable`, from the Makefile.
 
 serving installs what the system needs to run; all adds training, compiling, charts and the tests. The
-versions are those of requirements.lock. Uses only the standard library, since nothing else is installed yet.
+versions are those of requirements.lock. llama.cpp is compiled first, into a wheel that is kept for later
+environments. Uses only the standard library, since nothing else is installed yet.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements.lock"
 EXTRAS = ("worker", "medusa", "local")
 NO_IMAGES = "-DLLAVA_BUILD=OFF"  # skips libmtmd, which nothing here uses
-REDUCED = shlex.join([NO_IMAGES, f"-DCMAKE_PROJECT_INCLUDE={ROOT / 'tools' / 'llama_cpp.cmake'}"])
+INCLUDED = ROOT / "engine" / "llama" / "llama_cpp.cmake"
 LLAMA_CPP = "llama-cpp-python"
+PREBUILT = "abetlen.github.io/llama-cpp-python/whl"  # an index of compiled wheels
 
 POLL_S = 0.25
 PLAIN_EVERY_S = 5.0
@@ -171,19 +174,24 @@ class Display:
             self._stream.flush()
 
 
-def install(
-    pip: Sequence[str], env: Mapping[str, str], log: Path, progress: Progress, display: Display
-) -> int:
-    """Run pip, logging all of its messages, and return its exit code."""
+def run_pip(
+    command: Sequence[str], env: Mapping[str, str], log: Path, progress: Progress, display: Display
+) -> tuple[int, str]:
+    """Run pip, or a script that runs it, logging all of its messages: its exit code, and its output."""
     log.unlink(missing_ok=True)  # pip appends
-    with log.open("a", encoding="utf-8") as errors, log.open(encoding="utf-8", errors="replace") as output:
+    with (
+        log.open("a", encoding="utf-8") as errors,
+        log.open(encoding="utf-8", errors="replace") as output,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+    ):
         process = subprocess.Popen(
-            [*pip, "--log", str(log)],
-            env=env,
+            command,
+            env={**env, "PIP_LOG": str(log)},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=said,
             stderr=errors,  # messages from before pip opens its log
+            start_new_session=True,  # a script's pip, and its compilers, end with it
         )
         partial = ""
         try:
@@ -194,23 +202,71 @@ def install(
                     progress.read(line)
                 display.update(progress.text())
                 if ended:
-                    return process.wait()
+                    said.seek(0)
+                    return process.wait(), said.read()
                 time.sleep(POLL_S)
         finally:
             display.end()
             if process.poll() is None:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
 
 
-def install_or_retry(pip: Sequence[str], what: str, log: Path, display: Display) -> tuple[int, Progress]:
-    """The exit code of the last pip, and its progress. If the reduced build fails, the full one is tried."""
-    for cmake_args in (REDUCED, NO_IMAGES):
-        progress = Progress(expected(what))
-        code = install([*pip, *arguments(what)], environment(os.environ, cmake_args), log, progress, display)
+def cache() -> Path:
+    """As common/llama_build.py has it."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "medusaq"
+
+
+def compile_llama_cpp(required: str, log: Path, progress: Progress, display: Display) -> tuple[int, str]:
+    """The exit code, and the compiled wheel's path. If the reduced build fails, the full one is tried."""
+    script = ["sh", str(ROOT / "tools" / "wheel.sh"), required, str(cache() / "wheels")]
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    env = environment({**os.environ, "PATH": path}, NO_IMAGES)
+    for included in ([str(INCLUDED)], []):
+        progress.build_failed = False
+        code, wheel = run_pip([*script, *included], env, log, progress, display)
         if not progress.build_failed:
             break
-    return code, progress
+    return code, wheel.strip()
+
+
+def required() -> str:
+    """The locked version of llama-cpp-python; empty if there is none."""
+    lock = (ROOT / LOCK).read_text(encoding="utf-8")
+    found = re.search(rf"^{LLAMA_CPP}==\S+", lock, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def install(what: str, venv: Path, log: Path, progress: Progress, display: Display) -> int:
+    """Compile llama.cpp, unless it comes compiled, and install everything. Returns pip's exit code."""
+    pip = [sys.executable, "-m", "pip", "install"]
+    if required() and PREBUILT not in os.environ.get("PIP_EXTRA_INDEX_URL", ""):
+        code, wheel = compile_llama_cpp(required(), log, progress, display)
+        there = venv / ".llama-cpp-wheel"  # which one is installed
+        if not code and (not there.is_file() or there.read_text(encoding="utf-8") != wheel):
+            code, _ = run_pip(
+                [*pip, "--no-deps", "--force-reinstall", wheel], os.environ, log, progress, display
+            )
+            there.write_text(wheel, encoding="utf-8")
+        if code:
+            return code
+    return run_pip([*pip, *arguments(what)], os.environ, log, progress, display)[0]
+
+
+def make_portable(log: Path, progress: Progress, display: Display) -> int:
+    """Compile llama.cpp for every processor of this kind, into the folder where workers look for it."""
+    os.environ["CMAKE_ARGS"] = f"{os.environ.get('CMAKE_ARGS', '')} -DGGML_NATIVE=off"
+    code, wheel = compile_llama_cpp(required(), log, progress, display)
+    if not code:
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.startswith("llama_cpp/lib/lib"):
+                    target = cache() / "portable" / Path(name).name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.unlink(missing_ok=True)  # a process may have it mapped
+                    target.write_bytes(archive.read(name))
+    return code
 
 
 def error_lines(log: Path) -> list[str]:
@@ -232,12 +288,16 @@ def main() -> int:
     if sys.prefix == sys.base_prefix:
         print("error: run this with the Python of .venv, as the Makefile does", file=sys.stderr)
         return 2
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     log = venv / "install.log"
+    progress = Progress(expected(what))
     started = time.monotonic()
+    os.environ.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code, progress = install_or_retry(pip, what, log, Display(sys.stderr))
+        if what == "portable":
+            code = make_portable(log, progress, Display(sys.stderr))
+        else:
+            code = install(what, venv, log, progress, Display(sys.stderr))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -10,6 +10,7 @@ from pathlib import Path
 from cli.doctor import engine, environment, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, guarded, ok, warn
 from cli.stack.state_file import running_stack
+from common.llama_build import cache_folder
 from tasks.base.settings import Settings
 
 
@@ -40,13 +41,16 @@ def examine(state_dir: Path) -> Iterator[Finding]:
 
 
 def _of_engine(settings: Settings) -> Iterator[Finding]:
-    built = list(guarded("llama.cpp", partial(engine.build, settings.gpu_layers)))
+    built = [
+        *guarded("decoding", partial(engine.decoding, settings)),
+        *guarded("llama.cpp", partial(engine.build, settings.gpu_layers)),
+    ]
     yield from built
     if any(finding.grade is Grade.FAIL for finding in built):
         return  # importing a broken build could kill this process
     yield from guarded("settings", partial(environment.engine_settings, settings))
     yield from guarded("model", partial(engine.model, settings))
-    yield from guarded("disks", lambda: machine.disks("cache", engine.cache()))
+    yield from guarded("disks", lambda: machine.disks("cache", cache_folder()))
 
 
 def _uses_embedded_redis(settings: Settings) -> bool:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from common.llama_build import BuildDies, rebuild, signal_name, try_build
 from common.processor import flags, usable_cores
 from common.units import size
 from tasks.base.settings import Settings
@@ -31,7 +30,6 @@ from engine.llama.model import build
 print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 """
 CUDA_DRIVER = "libcuda.so"
-LLAMA_CPP = "llama-cpp-python"
 BUILD_TIMEOUT_S = 60
 DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
@@ -47,26 +45,21 @@ FEATURES = {
 }
 
 
-def rebuild() -> str:
-    """The command that compiles llama.cpp anew, in the version that medusaq requires."""
-    [required] = {
-        line.partition(";")[0].strip()
-        for line in metadata.requires("medusaq") or ()
-        if line.startswith(LLAMA_CPP)
-    }
-    switches = f"--force-reinstall --no-cache-dir --no-deps --no-binary {LLAMA_CPP}"
-    return f"pip install {switches} '{required}', on this machine"
-
-
 def installed() -> bool:
     return importlib.util.find_spec("llama_cpp") is not None
 
 
-def cache() -> Path:
-    """The engine's cache folder, for measurements and unpacked weights."""
-    from engine.host.measurement_cache import cache_folder
-
-    return cache_folder()
+def decoding(settings: Settings) -> Iterator[Finding]:
+    """Decode in a separate process, as a worker does before it serves."""
+    try:
+        found = try_build(dict(settings))
+    except BuildDies as error:
+        yield fail("decoding", str(error), rebuild())
+        return
+    if found.fault:
+        yield warn("decoding", found.fault, rebuild())
+    else:
+        yield ok("decoding", "llama.cpp as built decodes on this processor")
 
 
 def build(gpu_layers: int) -> Iterator[Finding]:
@@ -77,8 +70,8 @@ def build(gpu_layers: int) -> Iterator[Finding]:
     except subprocess.TimeoutExpired:
         yield fail("llama.cpp", f"does not load within {BUILD_TIMEOUT_S} s", rebuild())
         return
-    if ended.returncode == -signal.SIGILL:
-        yield fail("llama.cpp", "built for another processor: illegal instruction", rebuild())
+    if ended.returncode < 0:
+        yield fail("llama.cpp", f"ends with {signal_name(-ended.returncode)} when it is loaded", rebuild())
     elif ended.returncode:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
         yield fail("llama.cpp", f"cannot be loaded: {line}", DRIVER if CUDA_DRIVER in line else rebuild())

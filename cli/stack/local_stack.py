@@ -23,6 +23,7 @@ from cli.processes.supervisor import ChildSpec, Supervisor
 from cli.stack.child_specs import ChildSpecs, flower_keeps
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
+from common.llama_build import verdict
 from tasks.base.errors import SettingsError
 from tasks.base.settings import Settings, get_settings
 
@@ -177,6 +178,8 @@ class Stack:
                     raise error
                 try:
                     if client.get("/readyz").status_code == httpx.codes.OK:
+                        if fault := verdict().fault:
+                            self._say(f"warning: {fault}; `medusaq doctor` says how to mend it")
                         return True
                 except httpx.TransportError:
                     pass  # not up yet

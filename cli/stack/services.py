@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cli.base.errors import CliError
+from cli.base.errors import CliError, ModelNotLoadable
 from cli.base.installing import to_install
 from cli.processes.ports import check_port_free
 from common.addresses import is_loopback
+from common.llama_build import BuildDies, rebuild, try_build
 from tasks.base.queue_names import QUEUES
 from tasks.base.settings import get_settings, redacted
 
@@ -58,12 +59,24 @@ def run_gateway(settings: Settings) -> None:
 def run_worker(settings: Settings) -> NoReturn:
     """Run a model worker. Exits with code 3 if the model cannot be loaded."""
     _check_installed("llama_cpp", "the worker", "worker")
+    if settings.engine_factory.startswith("engine:"):
+        _try_llama_cpp(settings)
     _say_if_redis_is_down(settings)
     queues = ",".join(QUEUES.values())
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
     if settings.log_format == "text":  # for what the engine says before Celery is ready to log
         logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
     celery_worker("-l", settings.log_level, *options, *_worker_options("worker"))
+
+
+def _try_llama_cpp(settings: Settings) -> None:
+    """Before this process loads it. Raises ModelNotLoadable."""
+    try:
+        found = try_build(dict(settings))
+    except BuildDies as error:
+        raise ModelNotLoadable(f"{error}; to compile it anew: {rebuild()}") from None
+    if found.fault:
+        print(f"warning: {found.fault}; to compile it anew: {rebuild()}", file=sys.stderr, flush=True)
 
 
 def run_io(settings: Settings) -> NoReturn:

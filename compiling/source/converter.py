@@ -23,10 +23,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from common.llama_build import cache_folder
 from compiling.base.errors import CompileError, ConverterError, RoomError, SourceError, UnknownError
 from compiling.base.progress import Progress
 from compiling.source import convert_child
-from engine.host.measurement_cache import cache_folder
 
 SETTING = "MEDUSAQ_CONVERTER"
 PACKAGE = "llama-cpp-python"

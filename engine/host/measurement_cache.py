@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from common.atomic_write import atomic_write
+from common.llama_build import cache_folder
 from common.processor import processor, usable_cores
 from engine.base.errors import ModelLoadError
 
@@ -23,12 +23,6 @@ log = logging.getLogger(__name__)
 KEPT_S = 7 * 86_400.0  # then firmware, power settings or neighbours may be others
 BUSY = 0.25  # share of the cores that others took while it was measured
 BUSY_KEPT_S = 3_600.0
-
-
-def cache_folder() -> Path:
-    """The folder of cached files: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "medusaq"
 
 
 def cache_path(kind: str, key: str, suffix: str) -> Path:

@@ -17,6 +17,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from common.llama_build import Use, verdict
 from engine.base.errors import ModelLoadError
 from engine.llama.devices import devices
 
@@ -58,9 +59,11 @@ def on_gpu(gpu_layers: int) -> bool:
 
 
 def build() -> str:
-    """Version and compiled features of this llama.cpp, and the GPUs that it finds."""
+    """Version and compiled features of this llama.cpp, how it is used, and the GPUs that it finds."""
     features = llama_cpp.llama_print_system_info().decode()
-    return " ".join((version("llama-cpp-python"), features, *map(str, devices())))
+    use = verdict().use
+    used = () if use is Use.AS_BUILT else (use,)
+    return " ".join((version("llama-cpp-python"), features, *used, *map(str, devices())))
 
 
 class Model:
@@ -216,6 +219,7 @@ def _loaded(path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
     check_file(path)
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
+    params.use_extra_bufts = verdict().use is not Use.PLAIN_BUFFERS
     model = llama_cpp.llama_model_load_from_file(path.encode(), params)
     if not model:
         raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")

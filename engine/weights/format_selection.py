@@ -17,13 +17,13 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.llama_build import BuildDies, cache_folder, try_build
 from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, TILE_ROWS, EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import EMPTY_DRAFT
 from engine.host.idle_time import Piece
 from engine.host.measurement_cache import (
-    cache_folder,
     cache_path,
     identity,
     machine,
@@ -203,6 +203,11 @@ def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
     if known == AS_SHIPPED:
         return model
     file, piece = unpacked(model.path, piece), piece or nullcontext
+    try:
+        with piece():
+            try_build({**asdict(config), "model": file})
+    except BuildDies as error:
+        raise ModelLoadError(str(error)) from None
     with piece():
         other = Model(model.path, config.gpu_layers, file)
     if known == BF16:
@@ -245,7 +250,7 @@ def time_formats(models: list[Model], config: EngineConfig, piece: Piece = nullc
     calls = []
     for model in models:
         with piece():
-            calls.append(_calls(model, config))
+            calls.append(calls_of(model, config))
     least = [[float("inf")] * len(calls[0]) for _ in models]
     for own in calls:
         for call in own:
@@ -274,7 +279,7 @@ def _least_time(call: Callable[[], None]) -> float:
     return least
 
 
-def _calls(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
+def calls_of(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
     """One row, a row for each slot, and a prompt, each in an empty cache."""
     context = Context(
         model,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from common.llama_build import cache_folder
 from compiling.base.progress import Silence
 from compiling.source import converter
-from engine.host.measurement_cache import cache_folder
 from tests.engine.conftest import forked_engines as forked_engines
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.forking.children import TORCH, forking

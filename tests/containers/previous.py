@@ -18,7 +18,7 @@ COMPILED = f"""
 FROM {OURS}/{TOOLCHAIN}
 RUN python3 -m venv /opt/venv
 WORKDIR /src
-COPY requirements.lock docker/wheel.sh tools/llama_cpp.cmake ./
+COPY requirements.lock tools/wheel.sh engine/llama/llama_cpp.cmake ./
 RUN --mount=type=cache,target=/wheels,sharing=locked \\
     CMAKE_ARGS="$BASE_CMAKE_ARGS " sh wheel.sh {REQUIREMENT} /wheels llama_cpp.cmake > /wheel \\
     && mkdir /compiled && cp $(cat /wheel) /compiled

@@ -87,7 +87,7 @@ def test_the_format_that_was_chosen_for_this_machine(
 
 def test_llama_cpp_is_compiled_anew_in_the_version_that_is_required() -> None:
     required = f"'llama-cpp-python=={metadata.version('llama-cpp-python')}'"
-    assert f"--no-binary llama-cpp-python {required}, on this machine" in engine.rebuild()
+    assert engine.rebuild().endswith(f"--no-binary llama-cpp-python {required}")
 
 
 def test_how_long_lanes_are_and_what_longer_ones_cost(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_build_that_cannot_be_loaded(cli: Cli) -> None:
     assert "libllama.so" in only(found, "llama.cpp", Grade.FAIL).what
     (broken / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
     ended = [*_built_with(path)]
-    assert "illegal instruction" in ended[0].what
+    assert "SIGILL" in ended[0].what
 
 
 def test_a_build_that_never_loads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from common.llama_build import cache_folder
 from compiling.base.errors import ConverterError, RoomError, SourceError
 from compiling.base.progress import Silence
 from compiling.source import converter
-from engine.host.measurement_cache import cache_folder
 
 BACKEND = """
 from pathlib import Path

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from common.llama_build import cache_folder
 from engine import EngineConfig, ModelLoadError
-from engine.host.measurement_cache import cache_folder
 from engine.weights.format_selection import open_model
 from engine.weights.quantise import requantise
 from engine.weights.saved_format import SavedFormat, find_format, save_format

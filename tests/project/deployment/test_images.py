@@ -85,8 +85,7 @@ def test_the_compiled_wheel_never_comes_from_the_cache_of_pip() -> None:
     assert 'CMAKE_ARGS="${BASE_CMAKE_ARGS} ${CMAKE_ARGS}"' in compiling
     assert re.search(r"wheel=\$\(sh wheel\.sh .* /wheels .*\) +&& pip install .*\"\$wheel\"", compiling)
     assert "target=/wheels" in compiling
-    for stage in ("toolchain-cuda0", "toolchain-cuda1"):
-        assert "-DCMAKE_PROJECT_INCLUDE=/src/llama_cpp.cmake" in STAGES[stage]["lines"]
+    assert "/wheels llama_cpp.cmake)" in compiling
 
 
 # A package whose wheel says with which switches it was made, and counts how often one is made.
@@ -136,10 +135,12 @@ def test_a_wheel_is_compiled_for_each_set_of_switches_and_then_kept(source: Path
         """The switches that the wheel says it was made with."""
         env = {**os.environ, "CMAKE_ARGS": switches, "MADE": str(made)}
         env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(source), "PIP_CACHE_DIR": str(tmp_path / "cache")}
-        command = ["sh", "docker/wheel.sh", "slow-package==1.0", str(tmp_path / "kept"), str(included)]
+        command = ["sh", "tools/wheel.sh", "slow-package==1.0", str(tmp_path / "kept"), str(included)]
         path = subprocess.check_output(command, cwd=ROOT, env=env, text=True).strip()
         with zipfile.ZipFile(path) as content:
-            return content.read("switches.txt").decode()
+            return (
+                content.read("switches.txt").decode().removeprefix(f"-DCMAKE_PROJECT_INCLUDE='{included}' ")
+            )
 
     asked = ["", "-DGGML_NATIVE=off", "-DGGML_CUDA=on", "-DGGML_NATIVE=off", ""]
     assert [wheel(switches) for switches in asked] == asked

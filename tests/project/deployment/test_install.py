@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -157,9 +156,11 @@ def test_elsewhere_there_is_a_line_every_few_seconds() -> None:
 
 
 def stand_in(folder: Path, code: str) -> list[str]:
-    """A command that acts for pip: its last argument is the log to write."""
+    """A command that acts for pip."""
     script = folder / "pip.py"
-    script.write_text(f"import os, sys, time\nlog = open(sys.argv[-1], 'a')\n{code}", encoding="utf-8")
+    script.write_text(
+        f"import os, sys, time\nlog = open(os.environ['PIP_LOG'], 'a')\n{code}", encoding="utf-8"
+    )
     return [sys.executable, str(script)]
 
 
@@ -168,7 +169,7 @@ def run(folder: Path, code: str) -> tuple[int, list[str], list[str]]:
     log, stream, clock = folder / "install.log", io.StringIO(), Clock()
     display = Display(stream, clock)
     clock.now += 60
-    exit_code = install.install(stand_in(folder, code), os.environ, log, Progress(NAMES), display)
+    exit_code, _ = install.run_pip(stand_in(folder, code), os.environ, log, Progress(NAMES), display)
     return exit_code, shown(stream), install.error_lines(log)
 
 
@@ -200,49 +201,6 @@ sys.exit(7)
     )
 
 
-BUILDS_IF = """
-reduced = "CMAKE_PROJECT_INCLUDE" in os.environ["CMAKE_ARGS"]
-status = "error" if {} else "done"
-for line in ("started", f"finished with status '{{status}}'"):
-    print(f"  Building wheel for llama-cpp-python (pyproject.toml): {{line}}", file=log, flush=True)
-print(os.environ["CMAKE_ARGS"], file=open("{}", "a"))
-sys.exit(status == "error")
-"""
-
-
-@pytest.mark.parametrize(("fails", "code", "attempts"), [("reduced", 0, 2), ("True", 1, 2), ("False", 0, 1)])
-@pytest.mark.slow
-def test_a_reduced_build_that_fails_is_followed_by_a_full_one(
-    tmp_path: Path, fails: str, code: int, attempts: int
-) -> None:
-    asked = tmp_path / "asked"
-    pip, display = stand_in(tmp_path, BUILDS_IF.format(fails, asked)), Display(io.StringIO())
-    ended, progress = install.install_or_retry(pip, "serving", tmp_path / "log", display)
-    assert (ended, progress.build_failed) == (code, bool(code))
-    reduced = [str(ROOT / "tools" / "llama_cpp.cmake") in line for line in asked.read_text().splitlines()]
-    assert reduced == [True, False][:attempts]
-
-
-def test_the_reduced_build_leaves_ggml_as_it_is(tmp_path: Path) -> None:
-    """In CMake itself, with projects of the names that llama-cpp-python has."""
-    show = 'message(NOTICE "${PROJECT_NAME}: ${LLAMA_BUILD_COMMON} ${CMAKE_UNITY_BUILD}")'
-    for folder, name, more in (
-        (".", "llama_cpp", 'set(LLAMA_BUILD_COMMON ON CACHE BOOL "" FORCE)\nadd_subdirectory(llama)'),
-        ("llama", "llama.cpp", 'option(LLAMA_BUILD_COMMON "" ON)\nadd_subdirectory(ggml)'),
-        ("llama/ggml", "ggml", ""),
-    ):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        text = f"cmake_minimum_required(VERSION 3.21)\nproject({name} NONE)\n{more}\n{show}\n"
-        (tmp_path / folder / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    command = ["cmake", *shlex.split(install.REDUCED), "-S", str(tmp_path), "-B", str(tmp_path / "build")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert [line for line in done.stderr.splitlines() if line.startswith(("llama", "ggml"))] == [
-        "ggml: OFF OFF",
-        "llama.cpp: OFF ON",
-        "llama_cpp: ON ",
-    ]
-
-
 def test_a_pip_that_dies_before_its_log_is_quoted(tmp_path: Path) -> None:
     code = "print('pip: no such option: --log', file=sys.stderr); os._exit(2)"
     assert run(tmp_path, code) == (2, ["fetching 0 of 5 packages"], ["pip: no such option: --log"])
@@ -272,7 +230,7 @@ time.sleep(60)
     display = Interrupted(io.StringIO())
     command, log = stand_in(tmp_path, code), tmp_path / "install.log"
     with pytest.raises(KeyboardInterrupt):
-        install.install(command, os.environ, log, Progress(NAMES), display)
+        install.run_pip(command, os.environ, log, Progress(NAMES), display)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

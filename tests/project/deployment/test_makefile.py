@@ -17,8 +17,8 @@ def test_demo_needs_serving_and_every_other_command_all() -> None:
     assert needs.pop("demo") == "$(SERVING)"
     assert needs.pop("install") == "$(ALL)"
     assert " ".join(sorted(needs)) == (
-        "bench chaos check clients containers gpu-check large-model machines pictures release "
-        "test test-all test-fast"
+        "bench chaos check clients containers gpu-check large-model machines pictures portable "
+        "release test test-all test-fast"
     )
     assert set(needs.values()) == {"install"}
 
