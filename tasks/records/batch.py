@@ -105,6 +105,7 @@ class Batch:
     created_at: float
     expires_at: float
     times: Mapping[str, float]
+    input_filename: str | None
     total: int
     completed: int
     failed: int
@@ -179,6 +180,7 @@ class Batch:
             dry_run=fields.get("dry_run") == "1",
             webhook=Webhook.from_stored(fields["webhook"]) if fields.get("webhook") else None,
             validated=fields.get("validated") == "1",
+            input_filename=fields.get("input_filename") or None,
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
             segments=tuple(segments),
@@ -216,6 +218,7 @@ class Batch:
                 "output_tokens": self.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.input_tokens + self.output_tokens,
+            "input_filename": self.input_filename,
             },
             "cut_by_max_tokens": self.cut,
             "metadata": self.metadata,

@@ -23,13 +23,17 @@ def browser() -> Iterator[Browser]:
 
 
 def page_of(opened: Browser, url: str, width: int = 1440, **options: Any) -> Any:
-    """A page of its own, without what others have stored. problems: what the browser complains of."""
+    """A page of its own, without what others have stored. problems: what the browser complains of.
+
+    refused: status and address of each answer that is an error.
+    """
     context = opened.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **options)
     page = context.new_page()
     page.set_default_timeout(ACTION_MS)
-    page.problems = []
+    page.problems, page.refused = [], []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda said: said.type in ("error", "warning") and page.problems.append(said.text))
     page.on("request", lambda asked: asked.url.startswith((url, "blob:")) or page.problems.append(asked.url))
+    page.on("response", lambda got: got.status >= 400 and page.refused.append(f"{got.status} {got.url}"))
     page.goto(url)
     return page

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import duckdb
+import httpx
 import openpyxl
 import pytest
 from playwright.sync_api import expect
@@ -20,6 +22,7 @@ from tests.api.conftest import GatewayProcess
 from tests.integration.console import tour
 from tests.integration.console.stack import page_of
 from tests.support.servers import RedisServer, fast_settings
+from tests.support.workers import Workers, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 MOST_BYTES = 200_000
@@ -119,6 +122,46 @@ def test_a_running_batch_shows_its_progress_and_can_be_cancelled(page: Any) -> N
     page.click("button:text-is('Cancel')")
     page.wait_for_selector(".pill:text-is('cancelled')")
     assert "batch_cancelled" in page.inner_text("section:has(h2:text-is('Failures'))")
+
+
+def first_page(chromium: Any, gateway: GatewayProcess, *names: str) -> None:
+    """Opens it, with batches of these names, newest first."""
+    page = page_of(chromium, gateway.url)
+    page.wait_for_selector(".figures dd")
+    expect(page.locator(".batch-row")).to_have_count(len(names))
+    assert (page.refused, page.problems) == ([], [])
+    expect(page.locator(".batch-row .name")).to_have_text([*names])
+    page.context.close()
+
+
+def test_the_first_page_asks_for_nothing_that_is_not_there(
+    chromium: Any, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In a fresh state, and after batches whose files were deleted, as those of `medusaq run` are."""
+    folder = tmp_path_factory.mktemp("fresh")
+    settings = fast_settings(redis_server, files=str(folder / "files"))
+    with ExitStack() as stack:
+        gateway = GatewayProcess(settings, folder)
+        stack.callback(gateway.stop)
+        workers = Workers(folder)
+        stack.callback(workers.close)
+        first_page(chromium, gateway)
+        workers.io(settings)
+        workers.model(settings)
+        for name in ("first.csv", "second.csv"):
+            run_and_delete_files(gateway.http, name)
+        first_page(chromium, gateway, "second.csv", "first.csv")
+
+
+def run_and_delete_files(http: httpx.Client, name: str) -> None:
+    form = {"file": (name, REVIEWS.encode())}
+    made = http.post("/v1/files", files=form, data={"purpose": "batch"}).json()["id"]
+    body = {"input_file_id": made, "endpoint": "/v1/jobs", "template": "{{ review }}"}
+    batch = http.post("/v1/batches", json={**body, "completion_window": "24h"}).json()["id"]
+    wait_until(lambda: http.get(f"/v1/batches/{batch}").json()["status"] == "completed")
+    ended = http.get(f"/v1/batches/{batch}").json()
+    for file in (made, ended["output_file_id"]):
+        assert http.delete(f"/v1/files/{file}").status_code == 200
 
 
 def test_a_file_of_requests_runs_as_it_is(page: Any) -> None:

@@ -25,7 +25,8 @@ end
 
 -- Its lines are copied as they are checked, and stay until it has ended.
 local copied = tonumber(redis.call('HGET', P .. 'file:' .. input, 'bytes') or '0')
-local bytes = BATCH_BYTES + (idempotency_key ~= '' and NOTE_BYTES + 2 * #idempotency_key or 0)
+local filename = redis.call('HGET', P .. 'file:' .. input, 'filename') or '' -- the file may be gone before the record
+local bytes = BATCH_BYTES + #filename + (idempotency_key ~= '' and NOTE_BYTES + 2 * #idempotency_key or 0)
 for i = 2, #ARGV do bytes = bytes + #ARGV[i] end
 local full = files_full(owner, 0, copied, args.max_files, args.max_files_bytes)
   or storage_full(owner, bytes, args.max_stored_bytes)
@@ -37,7 +38,7 @@ local seq = redis.call('INCR', P .. 'seq')
 redis.call('HSET', key, 'id', id, 'seq', seq, 'status', 'validating', 'created_at', int(NOW),
   'expires_at', int(args.expires_at_ms or NOW + args.expires_in_ms), 'input_file_id', input, 'total', 0, 'completed', 0, 'failed', 0, 'chunks', 0,
   'chunk', 0, 'place', 0, 'parts', 0, 'validated', 0, 'ending', '', 'owner', owner,
-  'copied', int(copied), 'stored', int(bytes), unpack(ARGV, 2))
+  'input_filename', filename, 'copied', int(copied), 'stored', int(bytes), unpack(ARGV, 2))
 redis.call('ZADD', P .. 'batches', seq, id)
 if keyed(owner) then
   redis.call('ZADD', P .. 'owner:' .. owner .. ':batches', seq, id)

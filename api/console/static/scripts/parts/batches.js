@@ -1,12 +1,10 @@
 // What several views show of a batch.
-import { get } from "./api.js";
 import { h } from "./dom.js";
 import { count, duration, plural, rate } from "./format.js";
 
 const ENDED = ["completed", "failed", "expired", "cancelled"];
 const TONES = { completed: "good", succeeded: "good", failed: "bad", expired: "bad" };
 const STILL = ["cancelled", "queued"];
-const names = new Map();
 
 export const ended = (batch) => ENDED.includes(batch.status);
 export const done = (batch) => batch.request_counts.completed + batch.request_counts.failed;
@@ -16,19 +14,8 @@ export function pill(status) {
   return h("span", { class: `pill ${tone}` }, status.replace("_", " "));
 }
 
-// The name of the batch's file; its id if the file is gone.
-export async function nameOf(batch, signal) {
-  const id = batch.input_file_id;
-  if (!names.has(id)) {
-    try {
-      names.set(id, (await get(`/v1/files/${id}`, signal)).filename);
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      names.set(id, batch.id);
-    }
-  }
-  return names.get(id);
-}
+// An earlier release noted no name of the file.
+export const nameOf = (batch) => batch.input_filename ?? batch.id;
 
 export function bar(batch) {
   const { total, completed, failed } = batch.request_counts;

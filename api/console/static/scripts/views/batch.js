@@ -25,7 +25,7 @@ export function batchView(main, signal, id) {
   let status = "";
   poll(async () => {
     const batch = await get(`/v1/batches/${id}`, signal);
-    const name = await nameOf(batch, signal);
+    const name = nameOf(batch);
     if (batch.status !== status) {
       status = batch.status;
       document.title = `${name} - medusaq`;

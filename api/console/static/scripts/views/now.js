@@ -32,7 +32,7 @@ export function nowView(main, signal) {
     for (const batch of batches.data) {
       const speed = speeds.look(batch);
       if (!ended(batch)) lines += speed;
-      rows.push(batchRow(batch, await nameOf(batch, signal), speed));
+      rows.push(batchRow(batch, nameOf(batch), speed));
     }
     replace(trouble);
     state.textContent = sentence(served.data, metrics);
