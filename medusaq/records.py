@@ -52,13 +52,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Many requests. error: why none could be run. record: all fields of the API."""
+    """Many requests. cancelled, expired: those that the end of the batch stopped or kept from being sent.
+
+    error: why none could be run. record: all fields of the API.
+    """
 
     id: str
     status: str
     total: int = 0
     completed: int = 0
     failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
     error: str | None = None
     record: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -80,6 +85,8 @@ class Batch:
             counts["total"],
             counts["completed"],
             counts["failed"],
+            counts["cancelled"],
+            counts["expired"],
             _line(errors[0]),
             record,
         )

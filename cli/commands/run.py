@@ -219,7 +219,7 @@ def run_command(
     if show:
         typer.echo("\n".join(outcome.beginnings(show)) + "\n")
     typer.echo(outcome.text())
-    if outcome.whole.failed:
+    if outcome.whole.unanswered:
         raise typer.Exit(EXIT_FAILURE)
 
 

@@ -54,6 +54,7 @@ class Outcome:
         if session.requests != whole.requests:
             rows.append(("in this session", f"{session.requests:,}"))
         rows.append(("failures", _failures(whole)))
+        rows += [(how, f"{count:,}") for how, count in sorted(whole.stopped.items())]
         if whole.cut:
             rows.append(("cut by max_tokens", f"{whole.cut:,}"))
         if self.overruled:

@@ -10,14 +10,19 @@ from typing import Any
 from cli.run import result_lines
 
 CUT = "length"  # finish_reason
+STOPPED = {"batch_cancelled": "cancelled", "batch_expired": "expired"}
 
 
 @dataclass
 class Totals:
-    """Requests, failures by code, and tokens. cut: answers that max_tokens cut off, failures not counted."""
+    """Requests, failures by code, and tokens. stopped: requests without an answer that did not fail, by why.
+
+    cut: answers that max_tokens cut off, failures not counted.
+    """
 
     requests: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    stopped: Counter[str] = field(default_factory=Counter)
     cut: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -30,6 +35,10 @@ class Totals:
         return self.failures.total()
 
     @property
+    def unanswered(self) -> int:
+        return self.failed + self.stopped.total()
+
+    @property
     def tokens_per_step(self) -> float | None:
         """None if no result has its number of steps, as those of older workers."""
         return self.stepped_tokens / self.steps if self.steps else None
@@ -38,7 +47,10 @@ class Totals:
         """Count one line of the results file."""
         self.requests += 1
         if (code := result_lines.error_code(result)) is not None:
-            self.failures[code] += 1
+            if (how := STOPPED.get(code)) is not None:
+                self.stopped[how] += 1
+            else:
+                self.failures[code] += 1
             return
         body = result["response"]["body"]
         self.cut += body["choices"][0]["finish_reason"] == CUT

@@ -13,7 +13,7 @@ from cli.views.progress import duration
 from tasks.records.batch import BatchStatus
 
 SHOWN_ERRORS = 5
-STOPPED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED, BatchStatus.FAILED)
+STOPPED = ("cancelled", "expired")  # what lines are that neither ended nor failed
 ENDS = ("completed_at", "failed_at", "expired_at", "cancelled_at")
 
 
@@ -38,7 +38,8 @@ def table(batches: Sequence[Mapping[str, Any]]) -> Table:
 def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
     """All details of a batch. gone: ids of its files that the gateway no longer has."""
     counts, usage = batch["request_counts"], batch["usage"]
-    never_sent = counts["total"] - counts["completed"] - counts["failed"]
+    ended = sum(counts[how] for how in ("completed", "failed", *STOPPED))
+    never_sent = counts["total"] - ended if batch["status"] == BatchStatus.FAILED else 0
     cut = batch["cut_by_max_tokens"]
 
     def file(name: str) -> str:
@@ -52,7 +53,8 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
         ("lines", f"{counts['total']:,}"),
         ("done", f"{counts['completed']:,}"),
         ("failed", f"{counts['failed']:,}"),
-        *([("never sent", f"{never_sent:,}")] if never_sent and batch["status"] in STOPPED else []),
+        *[(how, f"{counts[how]:,}") for how in STOPPED if counts[how]],
+        *([("never sent", f"{never_sent:,}")] if never_sent else []),
         *([("cut", f"{cut:,} by max_tokens")] if cut else []),
         ("tokens", f"{usage['input_tokens']:,} in ({cached:,} cached), {usage['output_tokens']:,} out"),
         ("created", date_and_time(batch["created_at"])),

@@ -14,12 +14,11 @@ from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.manager import FileManager, Upload
 from tasks.files.records import Purpose
-from tasks.records.batch import Batch, BatchStatus, Ending, line_job_id
+from tasks.records.batch import STOPPED_CODES, Batch, BatchStatus, Ending, line_job_id
 from tasks.records.packed_line import unpacked
 from tasks.schema.batch_output import ended_early
 
 OUTPUT, ERRORS = "output", "error"
-CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
 MESSAGES = {
     Ending.CANCELLED: "the batch was cancelled before this line was sent",
     Ending.EXPIRED: "the batch expired before this line was sent",
@@ -89,5 +88,5 @@ class Finalizer:
 
 
 def _never_sent(batch: Batch, number: int, custom_id: str) -> str:
-    job_id = line_job_id(batch.id, number)
-    return ended_early(job_id, number, compact(custom_id), CODES[batch.ending], MESSAGES[batch.ending])
+    code, message = STOPPED_CODES[batch.ending], MESSAGES[batch.ending]
+    return ended_early(line_job_id(batch.id, number), number, compact(custom_id), code, message)

@@ -28,14 +28,13 @@ from tables.conversion.options import TableOptions
 from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec
 from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStoreUnavailable
 from tasks.base.settings import Settings
-from tasks.batches.finalizer import CODES
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
 from tasks.batches.segments import new_invalid_name, segment_name, write_chunk
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.base import FileStore, NewObject, translated
 from tasks.files.records import object_name
-from tasks.records.batch import Batch, Ending, line_job_id
+from tasks.records.batch import STOPPED_CODES, Batch, Ending, line_job_id
 from tasks.records.packed_line import PARTS, Line
 from tasks.schema.batch_output import without_answer
 from tasks.schema.job_request import Problem
@@ -342,4 +341,4 @@ def _clipped(text: str) -> str:
 
 def _unread(how: Ending) -> dict[str, Any]:
     message = "the input file was not read to the end: lines without a result or an error were never sent"
-    return {"code": CODES[how], "line": None, "message": message, "param": None}
+    return {"code": STOPPED_CODES[how], "line": None, "message": message, "param": None}

@@ -42,6 +42,9 @@ class Ending(StrEnum):
     EXPIRED = "expired"
 
 
+STOPPED_CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired"}  # of its lines
+
+
 def new_batch_id() -> str:
     """A fresh random batch id."""
     return ids.BATCH.new()
@@ -87,9 +90,11 @@ class NewBatch:
 class Batch:
     """One record. Times are Unix seconds.
 
-    Lines that were never sent are neither completed nor failed. cut: answers that max_tokens cut off, failed
-    ones too. (chunk, offset): position of the next line to send; chunks: how many chunks can be sent.
-    codes: error code -> number of failed lines. segments: names of the files of collected results.
+    failed: lines that ended without an answer, those that were stopped too; lines that were never sent are
+    neither completed nor failed. cut: answers that max_tokens cut off, failed ones too. (chunk, offset):
+    position of the next line to send; chunks: how many chunks can be sent. codes: error code -> number of
+    failed lines. input_filename: None of one that an earlier release made. segments: names of the files of
+    collected results.
     BatchStore.page() leaves segments empty; BatchStore.lead() reads only what BatchStore.WORKED_ON names, the
     rest has defaults.
     """
@@ -100,12 +105,12 @@ class Batch:
     status: BatchStatus
     endpoint: str
     input_file_id: str
+    input_filename: str | None
     model: str | None
     priority: int
     created_at: float
     expires_at: float
     times: Mapping[str, float]
-    input_filename: str | None
     total: int
     completed: int
     failed: int
@@ -153,6 +158,14 @@ class Batch:
         """Whether the file was read to its end and has no line that can be run."""
         return self.validated and not self.ending and 0 < self.total == self.failed and self.chunks == 0
 
+    def request_counts(self) -> dict[str, int]:
+        """As HTTP shows them: a line that was stopped, or kept from being sent, has not failed."""
+        stopped = {how.value: self.codes.get(code, 0) for how, code in STOPPED_CODES.items()}
+        failed = self.failed - sum(stopped.values())
+        if self.status.value in stopped:
+            stopped[self.status.value] += self.total - self.completed - self.failed
+        return {"total": self.total, "completed": self.completed, "failed": failed, **stopped}
+
     @classmethod
     def from_hash(
         cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None, segments: Sequence[str] = ()
@@ -167,6 +180,7 @@ class Batch:
             status=BatchStatus(fields["status"]),
             endpoint=fields["endpoint"],
             input_file_id=fields["input_file_id"],
+            input_filename=fields.get("input_filename") or None,
             model=fields.get("model") or None,
             created_at=float(fields["created_at"]) / 1000,
             expires_at=float(fields["expires_at"]) / 1000,
@@ -180,7 +194,6 @@ class Batch:
             dry_run=fields.get("dry_run") == "1",
             webhook=Webhook.from_stored(fields["webhook"]) if fields.get("webhook") else None,
             validated=fields.get("validated") == "1",
-            input_filename=fields.get("input_filename") or None,
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
             segments=tuple(segments),
@@ -196,7 +209,8 @@ class Batch:
     def to_json(self) -> dict[str, Any]:
         """The record as HTTP shows it: OpenAI's fields, then ours."""
         times = {f"{name}_at": int(self.times[name]) if name in self.times else None for name in TIMES}
-        top = sorted(self.codes.items(), key=lambda item: (-item[1], item[0]))[:TOP_CODES]
+        failures = {code: count for code, count in self.codes.items() if code not in STOPPED_CODES.values()}
+        top = sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:TOP_CODES]
         return {
             "id": self.id,
             "object": "batch",
@@ -204,6 +218,7 @@ class Batch:
             "model": self.model,
             "errors": {"object": "list", "data": self.errors} if self.errors else None,
             "input_file_id": self.input_file_id,
+            "input_filename": self.input_filename,
             "completion_window": "24h",
             "status": self.status.value,
             "output_file_id": self.output_file_id,
@@ -211,14 +226,13 @@ class Batch:
             "created_at": int(self.created_at),
             "expires_at": int(self.expires_at),
             **times,
-            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "request_counts": self.request_counts(),
             "usage": {
                 "input_tokens": self.input_tokens,
                 "input_tokens_details": {"cached_tokens": self.cached_tokens},
                 "output_tokens": self.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.input_tokens + self.output_tokens,
-            "input_filename": self.input_filename,
             },
             "cut_by_max_tokens": self.cut,
             "metadata": self.metadata,

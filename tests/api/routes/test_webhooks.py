@@ -191,7 +191,7 @@ def test_the_end_of_a_batch_is_told_in_openai_s_form(
     assert record["webhook"]["url"] == receiver.url
     for name in ("status", "metadata", "request_counts", "output_file_id", "error_file_id"):
         assert data[name] == record[name], name
-    assert data["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+    assert data["request_counts"] == {"total": 3, "completed": 1, "failed": 2, "cancelled": 0, "expired": 0}
     errors = client.files.content(record["error_file_id"]).text
     assert "body.webhook: a batch has one for all its lines" in errors
     assert delivered(http, batch_id=batch.id)["type"] == "batch.completed"
@@ -203,18 +203,22 @@ def test_the_end_of_a_batch_is_told_in_openai_s_form(
 
 
 def test_a_cancelled_batch_is_told_where_that_was_asked_for(
-    client: openai.OpenAI, receiver: Receiver
+    client: openai.OpenAI, http: httpx.Client, receiver: Receiver
 ) -> None:
     batch = client.batches.create(
-        input_file_id=upload(client, {"prompt": "x delay=20"}),
+        input_file_id=upload(client, {"prompt": "x delay=20"}, {"prompt": "x", "priority": "refused"}),
         endpoint="/v1/jobs",  # type: ignore[arg-type]
         completion_window="24h",
         extra_body={"webhook": {"url": receiver.url, "events": ["batch.cancelled"]}},
     )
+    wait_until(lambda: http.get(f"/v1/batches/{batch.id}").json()["status"] == "in_progress")
     client.batches.cancel(batch.id)
     [got] = receiver.wait_for(1, 20)
     event = json.loads(got.body)
     assert (event["type"], event["data"]["id"]) == ("batch.cancelled", batch.id)
+    counts = {"total": 2, "completed": 0, "failed": 1, "cancelled": 1, "expired": 0}
+    record = http.get(f"/v1/batches/{batch.id}").json()
+    assert event["data"]["request_counts"] == record["request_counts"] == counts
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_lines_of_a_batch_have_to_choose_too(both: httpx.Client) -> None:
         for n, model in enumerate(({"model": ONE}, {}, {"model": TWO}))
     ]
     batch = _run_batch(both, lines)
-    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert (batch["request_counts"]["completed"], batch["request_counts"]["failed"]) == (2, 1)
     [refused] = batch["errors"]["data"]
     assert (refused["code"], refused["param"], refused["line"]) == ("model_required", "model", 2)
     assert "name one of later, one, two" in refused["message"] or "name one of one, two" in refused["message"]

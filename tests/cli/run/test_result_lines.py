@@ -104,6 +104,15 @@ def test_the_beginnings_of_answers_pass_over_failures(tmp_path: Path) -> None:
     assert len(list(result_lines.beginnings(path, 9))) == 4
 
 
+def test_what_was_cancelled_has_not_failed() -> None:
+    tally = Totals()
+    for line in (answered(), refused("c"), refused("batch_cancelled"), refused("batch_cancelled")):
+        tally.add(line)
+    assert (tally.failed, tally.unanswered) == (1, 3)
+    rows = Outcome(Path("r.jsonl"), tally, SessionSummary(4, 4, 1.0, None, None)).text().splitlines()
+    assert rows[:3] == ["requests          4", "failures          1 (c 1)", "cancelled         2"]
+
+
 @pytest.mark.parametrize(
     ("starting_s", "wall_time"),
     [(None, "3.7 s"), (89.0, "1 min 33 s (starting 1 min 29 s, answering 3.7 s)")],

@@ -119,6 +119,9 @@ def test_a_cancelled_batch_answers_every_line(client: Client, settings: Settings
     never_sent = [e for e in client.read(done.error_file_id) if e["error"]["message"].endswith("was sent")]
     assert done.total - done.completed - done.failed == len(never_sent) > 0, "neither completed nor failed"
     assert done.codes == ({"batch_cancelled": done.failed} if done.failed else {}), "of those that were sent"
+    rest = {"failed": 0, "cancelled": 200 - done.completed, "expired": 0}
+    assert done.request_counts() == {"total": 200, "completed": done.completed, **rest}
+    assert done.to_json()["top_errors"] == []
 
 
 def test_what_has_not_run_by_the_deadline_expires(
@@ -132,6 +135,8 @@ def test_what_has_not_run_by_the_deadline_expires(
     assert 0 < done.completed < 200
     answered_once(client, done, 200)
     assert {e["error"]["code"] for e in client.read(done.error_file_id)} == {"batch_expired"}
+    counts = done.request_counts()
+    assert (counts["failed"], counts["cancelled"], counts["expired"]) == (0, 0, 200 - done.completed)
 
 
 def test_killed_io_workers_lose_and_repeat_nothing(

@@ -111,7 +111,7 @@ def test_a_batch_is_told_of_with_its_end(store: JobStore, outbox: DeliveryStore)
         "id": made.id,
         "status": "completed",
         "metadata": {"a": "ü"},
-        "request_counts": {"total": 0, "completed": 0, "failed": 0},
+        "request_counts": {"total": 0, "completed": 0, "failed": 0, "cancelled": 0, "expired": 0},
         "output_file_id": "file_o",
         "error_file_id": None,
         "errors": None,

@@ -43,9 +43,13 @@ if webhook ~= '' then
   local b = redis.call('HMGET', key, 'owner', 'metadata', 'total', 'completed', 'failed', 'output_file_id',
     'error_file_id', 'errors')
   local function quoted(text) return text and text ~= '' and cjson.encode(text) or '' end
+  local codes = redis.call('HMGET', key .. ':codes', 'batch_cancelled', 'batch_expired')
+  local counts = { cancelled = tonumber(codes[1] or '0'), expired = tonumber(codes[2] or '0') } -- as Batch.request_counts()
+  local failed = b[5] - counts.cancelled - counts.expired
+  if counts[status] then counts[status] = counts[status] + b[3] - b[4] - b[5] end
   announce(id, b[1], webhook, status, { 'metadata', b[2], 'request_counts', '{"total":' .. b[3] .. ',"completed":' ..
-    b[4] .. ',"failed":' .. b[5] .. '}', 'output_file_id', quoted(b[6]), 'error_file_id', quoted(b[7]),
-    'errors', b[8] or '' })
+    b[4] .. ',"failed":' .. int(failed) .. ',"cancelled":' .. int(counts.cancelled) .. ',"expired":' ..
+    int(counts.expired) .. '}', 'output_file_id', quoted(b[6]), 'error_file_id', quoted(b[7]), 'errors', b[8] or '' })
 end
 wake()
 return 'ok'

@@ -35,12 +35,14 @@ export function bar(batch) {
   );
 }
 
-// As in "31 of 48 lines, 2 failed, 5.2 lines/s, 3 s left".
+// As in "31 of 48 lines, 2 failed, 5.2 lines/s, 3 s left", and "31 of 48 lines, 17 cancelled".
 export function summary(batch, speed) {
-  const { total, failed } = batch.request_counts;
+  const { total } = batch.request_counts;
   if (batch.status === "validating") return "The file is being read.";
   const parts = [`${count(done(batch))} of ${plural(total, "line")}`];
-  if (failed) parts.push(`${count(failed)} failed`);
+  for (const how of ["failed", "cancelled", "expired"]) {
+    if (batch.request_counts[how]) parts.push(`${count(batch.request_counts[how])} ${how}`);
+  }
   if (!ended(batch) && speed > 0) {
     parts.push(`${rate(speed)} lines/s`, `${duration((total - done(batch)) / speed)} left`);
   }

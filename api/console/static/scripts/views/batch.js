@@ -57,7 +57,8 @@ function actions(batch, note, signal) {
     return h("button", { type: "button", class: "danger", onclick: act("cancel", () => {}) }, "Cancel");
   }
   if (ended(batch) && batch.error_file_id) {
-    return h("button", { type: "button", onclick: act("retry", (made) => (location.hash = `#/batch/${made.id}`)) }, "Retry failures");
+    return h("button", { type: "button", onclick: act("retry", (made) => (location.hash = `#/batch/${made.id}`)) },
+      batch.request_counts.failed ? "Retry failures" : "Run the rest");
   }
   return null;
 }
