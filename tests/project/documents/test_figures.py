@@ -58,7 +58,7 @@ def test_every_block_has_a_command_that_records_it() -> None:
 NOT_MEASURED = {  # pages whose figures are something else
     "SECURITY.md": "limits",
     "docs/how-to/security.md": "limits",
-    "docs/how-to/gpu.md": "a page that `make gpu-check` printed",
+    "docs/explanation/software-gpu.md": "a page that `make gpu-check` printed",
     "docs/reference/clients.md": "versions",
     "docs/reference/http-api.md": "defaults and bounds",
     "docs/reference/sizing.md": "examples",
