@@ -66,8 +66,7 @@ large-model: install ## models of 3 and 7 billion parameters through the whole s
 	@$(BIN)/python -m docs.measured
 
 release: install ## builds the archives, tries every extra, pipx and uv in empty environments; RELEASE="--python PATH PATH PATH" names interpreters
-	@$(BIN)/python -m tests.release --record $(RELEASE)
-	@$(BIN)/python -m docs.measured
+	@$(BIN)/python -m tests.release $(RELEASE)
 
 gpu-check: install ## what this machine's GPU does; ends with a page of results to send back
 	@$(BIN)/python -m tests.gpu $(GPU)

@@ -54,7 +54,6 @@ TAKES = {  # other module -> options that are handed on
     "tests.chaos": ("strikes", "minutes"),
     "tests.containers": ("previous", "mirror"),
     "tests.large_model": ("made",),
-    "tests.release": ("python",),
     "tests.chaos.hostile": ("pairs", "seconds"),
 }
 HELP = {
@@ -65,7 +64,7 @@ HELP = {
     "against": "an earlier checkout, for `lanes`",
     "answers": "folders of answers that `medusaq train-heads` collected",
 }
-SEVERAL = ("answers", "shapes", "large-formats", "requests", "times", "python")
+SEVERAL = ("answers", "shapes", "large-formats", "requests", "times")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +104,9 @@ PARTS = {
     "machines": Part("tests.machines"),
     "containers": Part("tests.containers"),
     "large-model": Part("tests.large_model"),
-    "release": Part("tests.release"),
 }
 # Unless --only names them: they take hours or much memory, or need root or Docker.
-HEAVY = {"machines", "containers", "large-model", "release", "vicuna"}
+HEAVY = {"machines", "containers", "large-model", "vicuna"}
 LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT | HEAVY
 
 

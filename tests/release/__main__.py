@@ -15,7 +15,6 @@ from pathlib import Path
 from tests.release.archives import build
 from tests.release.contents import needed_by, problems, project
 from tests.release.environments import TOOLS, Environment, Result, Trial, attempt
-from tests.support.measuring.report import Report, add_record, shown_command
 from tests.support.measuring.sigterm import clean_up_on_sigterm
 from tests.support.medusaq_up import Failed
 
@@ -24,7 +23,6 @@ OF_CLONES = "dev"  # for `make test`, which installs it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch"
 FAILED, SKIPPED = "failed", "skipped: "
-EVERY = {"3.11", "3.12", "3.13"}  # which are promised: a table has all of them
 HEAD = ("Python", "extra, or tool", "packages", "installed in", "`medusaq up` ready in", "said")
 Row = tuple[str, ...]
 
@@ -34,42 +32,28 @@ class Python:
     path: Path
     version: str
 
-    @property
-    def minor(self) -> str:
-        return ".".join(self.version.split(".")[:2])
-
 
 def main() -> int:
     options = _arguments()
     clean_up_on_sigterm()
     version = project()["version"]
-    # Before all trials: it names the commit that is built.
-    report = Report(shown_command("tests.release", sys.argv[1:]), options.record)
     with tempfile.TemporaryDirectory(prefix="medusaq-release-") as temporary:
         folder = (options.keep or Path(temporary)).absolute()
         archives = build(folder)
         found = problems(archives)
         print(*(f"error: {problem}" for problem in found), sep="\n", end="\n" if found else "")
-        failures = len(found)
-        rows = []
+        failures, skipped = len(found), 0
+        print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|", flush=True)
         for python in options.python:
             for row in _on(python, options.extra or _extras(), archives.wheel, version, folder):
                 print(f"| {' | '.join(row)} |", flush=True)
                 failures += FAILED in row
-                rows.append(row)
+                skipped += SKIPPED in row[-1]
         sizes = [
             f"{path.name} has {path.stat().st_size / 1e6:.1f} MB"
             for path in (archives.source, archives.wheel)
         ]
-    print()
-    skipped = sum(SKIPPED in row[-1] for row in rows)
-    whole = not options.extra and {python.minor for python in options.python} >= EVERY
-    with report.table("release", *HEAD, keep=whole and not failures) as table:
-        for row in rows:
-            table.row(*row)
-        table.note(f"{', '.join(sizes)}.")
-    if options.record and not whole:
-        print(f"not recorded: that takes --python with {', '.join(sorted(EVERY))}, and no --extra")
+    print(f"\n{', '.join(sizes)}")
     counts = ((failures, "failed"), (skipped, "skipped"))
     print(", ".join(f"{count} {what}" for count, what in counts if count) or "all passed")
     return 1 if failures else 0
@@ -141,7 +125,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, help="a new folder for the archives, the logs, and environments that failed"
     )
-    add_record(parser)
     options = parser.parse_args()
     options.python = options.python or [_python(sys.executable)]
     versions = [python.version for python in options.python]
