@@ -44,6 +44,7 @@ ENDINGS = {
 COMPRESSED = (".gz", ".zst")
 WRITABLE = (".csv", ".tsv", ".parquet", ".xlsx", ".jsonl", ".ndjson")
 BINARY = (Kind.PARQUET, Kind.XLSX)
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # that CSV may have
 NEVER_LINES = (Kind.CSV, Kind.TSV, *BINARY)
 
 

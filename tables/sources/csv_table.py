@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tables.base.errors import TableError
-from tables.base.kinds import Kind, reading
+from tables.base.kinds import SEPARATORS, Kind, reading
 from tables.base.table import Row, Table, checked_columns
-from tables.sources.sniffing import SEPARATORS, encoding_of, separator_of, spoken
+from tables.sources.sniffing import encoding_of, separator_of, spoken
 
 MAX_VALUE_CHARS = 16 * 1024 * 1024
 MAX_LINE_CHARS = 2 * MAX_VALUE_CHARS

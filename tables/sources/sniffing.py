@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 from tables.base.errors import TableError
-from tables.base.kinds import reading
+from tables.base.kinds import SEPARATORS, reading
 
 CHUNK = 1 << 20
 SAMPLE_CHARS = 64 * 1024
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -70,7 +70,7 @@ def separator_of(path: Path, name: str, encoding: str) -> str:
 def _rows(sample: str, separator: str, *, cut: bool) -> list[list[str]]:
     """The rows of the sample, of which the last one may be cut off."""
     try:
-        rows = [row for row in csv.reader(sample.splitlines(keepends=True), delimiter=separator) if row]
+        rows = [row for row in csv.reader(io.StringIO(sample, newline=""), delimiter=separator) if row]
     except csv.Error:
         return []
     return rows[:-1] if cut and len(rows) > 1 else rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,9 @@ from tables.base.table import MAX_COLUMNS, ObservedTypes, Row, Table, checked_co
 
 MAX_SHARED_BYTES = 256 * 1024 * 1024  # uncompressed, of what openpyxl holds in memory: strings and styles
 FORMULA = "f"
+ESCAPED = re.compile(
+    "_x((?![dD][89a-fA-F])[0-9A-Fa-f]{4})_"
+)  # a character that XML has no form for, as in _x000D_
 
 
 class XlsxTable(Table):
@@ -27,7 +31,7 @@ class XlsxTable(Table):
             self._width = _width(header)
         if not self._width:
             raise TableError(f"{name}: the table is empty; its first row must have the names of the columns")
-        names = ["" if cell.value is None else str(cell.value).strip() for cell in header[: self._width]]
+        names = ["" if cell.value is None else str(_value(cell)).strip() for cell in header[: self._width]]
         self.columns = checked_columns(names, name)
         self.description = f"XLSX, sheet {title!r}"
 
@@ -41,7 +45,7 @@ class XlsxTable(Table):
             stored_position = 1
             for cells in sheet:
                 position += 1
-                values = [cell.value for cell in cells[: self._width]]
+                values = [_value(cell) for cell in cells[: self._width]]
                 if any(cell.data_type == FORMULA for cell in cells[: self._width]):
                     if stored is None:
                         _, stored = opened.enter_context(self._sheet(values=True))
@@ -69,9 +73,9 @@ class XlsxTable(Table):
     def _computed(self, cells: tuple[Any, ...], stored: tuple[Any, ...]) -> list[Any]:
         values = []
         for index, cell in enumerate(cells):
-            value = cell.value
+            value = _value(cell)
             if cell.data_type == FORMULA:
-                value = stored[index].value if index < len(stored) else None
+                value = _value(stored[index]) if index < len(stored) else None
                 if value is None:
                     raise TableError(
                         f"{self._name}: cell {cell.coordinate} is a formula without a stored value; "
@@ -120,6 +124,14 @@ class XlsxTable(Table):
             raise TableError(f"cannot read {self._name}: {error.strerror or error}") from None
         except Exception as error:  # openpyxl raises whatever a damaged file leads to
             raise TableError(f"{self._name}: the XLSX file is damaged: {error}") from None
+
+
+def _value(cell: Any) -> Any:
+    """What the cell holds, whose text may have escapes."""
+    value = cell.value
+    if isinstance(value, str) and "_x" in value:
+        return ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
+    return value
 
 
 def _width(cells: tuple[Any, ...]) -> int:

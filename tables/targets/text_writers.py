@@ -7,13 +7,17 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tables.base.kinds import deflating
+from tables.base.kinds import SEPARATORS, deflating
 from tables.base.values import json_text, text_of
 from tables.targets.writer import TableWriter
 
-RISKY = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet program takes what begins so for a formula
+# Spreadsheet programs take what begins so for a formula, some of them also after characters that they drop.
+FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")  # the latter are the wide forms
+DROPPED = ("\t", "\r", "\n")
+BOM = "\ufeff"
+CRLF = "\r\n"
 
 
 class _TextWriter(TableWriter):
@@ -37,13 +41,30 @@ class CsvWriter(_TextWriter):
 
     def __init__(self, path: Path, name: str, columns: Sequence[str], separator: str, *, safe: bool) -> None:
         super().__init__(path, name)
-        self._safe = safe
-        self._rows = csv.writer(self._text, delimiter=separator, lineterminator="\n")
-        self.write(columns)
+        self._safe, self._separator = safe, separator
+        guessed = any(mark in column for column in columns for mark in (*SEPARATORS, BOM))
+        self._writer(csv.QUOTE_ALL if guessed else csv.QUOTE_MINIMAL).writerow(self._cells(columns))
+        self._rows = self._writer(csv.QUOTE_MINIMAL)
 
     def write(self, values: Sequence[Any]) -> None:
+        self._rows.writerow(self._cells(values))
+
+    def _cells(self, values: Sequence[Any]) -> list[str]:
         cells = [text_of(value).replace("\0", "\ufffd") for value in values]
-        self._rows.writerow([_safe(cell) for cell in cells] if self._safe else cells)
+        return [_safe(cell) for cell in cells] if self._safe else cells
+
+    def _writer(self, quoting: Literal[0, 1]) -> Any:
+        return csv.writer(_Lines(self._text), delimiter=self._separator, quoting=quoting, lineterminator=CRLF)
+
+
+class _Lines:
+    """Ends lines with LF. Before Python 3.13 only a writer that ends them with CR LF quotes a lone CR."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+
+    def write(self, line: str) -> None:
+        self._text.write(line[: -len(CRLF)] + "\n")
 
 
 class LinesWriter(_TextWriter):
@@ -58,7 +79,9 @@ class LinesWriter(_TextWriter):
 
 
 def _safe(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(RISKY) and not _is_number(cell) else cell
+    first = next((character for character in cell if character.isprintable() and character != " "), "")
+    risky = cell.startswith(DROPPED) or (first in FORMULA and not _is_number(cell))
+    return f"'{cell}" if risky else cell
 
 
 def _is_number(cell: str) -> bool:

@@ -19,6 +19,12 @@ MAX_COLUMNS = 16_384
 MAX_CHARS = 32_767  # of a cell
 EXACT_INTEGER = 2**53  # a cell's number is a double
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # XML has no form for them
+LINE_END = re.compile(
+    "\r\n?"
+)  # readers of XML make a line feed of it; so a cell has the same for all readers
+ESCAPE = re.compile(
+    "_(?=x[0-9A-Fa-f]{4}_)"
+)  # spreadsheet programs read _x0041_ as A, _x005F_ as an underscore
 FIRST_YEAR = 1900  # of its calendar
 
 
@@ -60,11 +66,11 @@ class XlsxWriter(TableWriter):
             return value
         if isinstance(value, (datetime.date, datetime.time)) and _in_calendar(value):
             return value
-        text = UNWRITABLE.sub("\ufffd", text_of(value))
+        text = UNWRITABLE.sub("\ufffd", LINE_END.sub("\n", text_of(value)))
         if len(text) > MAX_CHARS:
             self.cut += 1
             text = text[:MAX_CHARS]
-        cell = WriteOnlyCell(self._sheet, value=text)
+        cell = WriteOnlyCell(self._sheet, value=ESCAPE.sub("_x005F_", text))
         cell.data_type = "s"
         return cell
 
