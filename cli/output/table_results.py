@@ -34,7 +34,7 @@ class TableResults:
         scratch: Path,
     ) -> None:
         self.output = OutputTable(table, schema, usage=usage, safe_csv=safe_csv)
-        self._source, self._table, self._sha256, self._scratch = source, table, sha256, scratch
+        self._source, self._sha256, self._scratch = source, sha256, scratch
 
     def check(self, results: Path) -> None:
         """Raise BadInput if the table could not be written under this name."""
@@ -51,7 +51,7 @@ class TableResults:
             )
         try:
             with atomic_path(results, durable=True) as part:
-                rows = self._table.rows()
+                rows = self.output.rows(results.name)
                 with self.output.opened(part, results.name, self._scratch) as out:
 
                     def write(result: Mapping[str, Any]) -> Mapping[str, Any]:

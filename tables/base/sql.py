@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from tables.base.table import TEXT_TYPE
 
 if TYPE_CHECKING:
     import duckdb
+    from duckdb.sqltypes import DuckDBPyType
 
 MEMORY = "200MB"  # of the buffers of a database in a file; what does not fit goes to the disk
 READ_MEMORY = "700MB"  # a column of a row group must fit: 50,000 texts of 3.5 kB take 400 MB to unpack
@@ -49,11 +52,23 @@ EXACT = re.compile(
     r"(BOOLEAN|U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR|BLOB|DATE|TIMESTAMP)"
     r"(\[\d*\])*"
 )
+# Those that EXACT lacks and that become dates of Python, with microseconds.
+TIMES = {"time", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone"}
 
 
-def is_exact(kind: str) -> bool:
-    """Whether Python has a type that holds all values of this SQL type, or of lists of it.
+def carrier(kind: str) -> str:
+    """The SQL type in which values of this type pass through Python without a loss.
 
-    Values of other types are passed as DuckDB's text for them.
+    The type itself if Python has one that holds all its values, or lists of them; else text, DuckDB's own.
     """
-    return EXACT.fullmatch(kind) is not None
+    return kind if EXACT.fullmatch(kind) else TEXT_TYPE
+
+
+def python_type(kind: DuckDBPyType) -> str:
+    """The SQL type whose values DuckDB gives as what a template can use: dicts, lists, dates, or text."""
+    if kind.id in ("struct", "map", "list"):
+        inner = {name: python_type(cast("DuckDBPyType", child)) for name, child in kind.children}
+        if kind.id == "struct":
+            return f"STRUCT({', '.join(f'{quoted(name)} {child}' for name, child in inner.items())})"
+        return f"MAP({TEXT_TYPE}, {inner['value']})" if kind.id == "map" else f"{inner['child']}[]"
+    return str(kind) if kind.id in TIMES else carrier(str(kind))

@@ -30,6 +30,10 @@ class Table(ABC):
     def rows(self) -> Iterator[Row]:
         """Read from the start. Raises TableError, also in the middle."""
 
+    def exact_rows(self) -> Iterator[Row]:
+        """As rows(), for a writer that keeps the types: see sql.carrier()."""
+        return self.rows()
+
     def types(self) -> Mapping[str, str]:
         """The SQL type of each column; text where the format has no types."""
         return dict.fromkeys(self.columns, TEXT_TYPE)

@@ -91,7 +91,8 @@ def _convert(specification: Mapping[str, Any]) -> dict[str, Any]:
         )
         with contextlib.ExitStack() as opened:
             results = [opened.enter_context(os.fdopen(n, "rb")) for n in specification["results"]]
-            write_numbered(table, results, opened.enter_context(output.opened(folder / wanted["name"])))
+            writer = opened.enter_context(output.opened(folder / wanted["name"]))
+            write_numbered(output.rows(wanted["name"]), results, writer)
         return {"cut": output.cut}
 
 

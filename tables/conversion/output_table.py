@@ -41,7 +41,7 @@ class OutputTable:
 
     def create(self, path: Path, name: str | None = None, scratch: Path | None = None) -> TableWriter:
         """As create_table, with these columns."""
-        types = self._table.types() if output_kind(name or path.name) is Kind.PARQUET else {}
+        types = self._table.types() if _keeps_types(name or path.name) else {}
         return create_table(
             path,
             [*self._kept, *self.answers.names],
@@ -54,12 +54,20 @@ class OutputTable:
             scratch=scratch,
         )
 
+    def rows(self, name: str) -> Iterator[Row]:
+        """The rows of the table, as an output of this name takes them."""
+        return self._table.exact_rows() if _keeps_types(name) else self._table.rows()
+
     @contextlib.contextmanager
     def opened(self, path: Path, name: str | None = None, scratch: Path | None = None) -> Iterator[RowWriter]:
         """The path is complete at the end. Raises TableError, and OSError as of a full disk."""
         with self.create(path, name, scratch) as writer:
             yield RowWriter(writer, self.answers, self._positions)
         self.cut = writer.cut
+
+
+def _keeps_types(name: str) -> bool:
+    return output_kind(name) is Kind.PARQUET
 
 
 class RowWriter:
@@ -74,9 +82,8 @@ class RowWriter:
         return None if error == answer.error else error
 
 
-def write_numbered(table: Table, results: Sequence[BinaryIO], out: RowWriter) -> None:
+def write_numbered(rows: Iterator[Row], results: Sequence[BinaryIO], out: RowWriter) -> None:
     """Write the rows that have a result. results: files of batch output, each in the order of the rows."""
-    rows = table.rows()
     for number, result in heapq.merge(*map(_numbered, results), key=lambda found: found[0]):
         out.write(next(row for row in rows if row.number == number), result)
 

@@ -15,28 +15,43 @@ MAGIC = b"PAR1"
 
 
 class ParquetTable(Table):
+    """Structs and maps are dicts, lists are lists. Types that Python lacks, such as UUIDs, are text."""
+
     def __init__(self, path: Path, name: str) -> None:
         import duckdb
 
         self._path, self._name = path, name
         self._types: dict[str, str] = {}
+        self._read_as: dict[str, str] = {}  # the SQL types of values in templates
         self._check_whole()
         try:
             with sql.connect() as database:
-                found = database.execute(f"DESCRIBE {self._select()}").fetchall()
+                found = database.sql(f"SELECT * FROM {self._file()}")
+                self.columns = checked_columns(found.columns, name)
+                for column, kind in zip(found.columns, found.types, strict=True):
+                    self._types[column] = str(kind)
+                    self._read_as[column] = sql.python_type(kind)
         except duckdb.Error as error:
             raise self._damaged(error) from None
-        self.columns = checked_columns([column for column, *_ in found], name)
-        self._types = {column: str(kind) for column, kind, *_ in found}
         self.description = "Parquet"
 
     def rows(self) -> Iterator[Row]:
+        return self._rows(self._read_as)
+
+    def exact_rows(self) -> Iterator[Row]:
+        return self._rows({column: sql.carrier(kind) for column, kind in self._types.items()})
+
+    def _rows(self, read_as: Mapping[str, str]) -> Iterator[Row]:
         import duckdb
 
+        fields = ", ".join(
+            sql.quoted(column) + (f"::{kind}" if kind != self._types[column] else "")
+            for column, kind in read_as.items()
+        )
         number = 0
         try:
             with sql.connect() as database:
-                cursor = database.execute(self._select())
+                cursor = database.execute(f"SELECT {fields} FROM {self._file()}")
                 while batch := cursor.fetchmany(BATCH_ROWS):
                     for values in batch:
                         number += 1
@@ -47,12 +62,8 @@ class ParquetTable(Table):
     def types(self) -> Mapping[str, str]:
         return self._types
 
-    def _select(self) -> str:
-        fields = ", ".join(
-            sql.quoted(column) + ("" if sql.is_exact(kind) else "::VARCHAR")
-            for column, kind in self._types.items()
-        )
-        return f"SELECT {fields or '*'} FROM read_parquet({sql.literal(glob.escape(str(self._path)))})"
+    def _file(self) -> str:
+        return f"read_parquet({sql.literal(glob.escape(str(self._path)))})"
 
     def _check_whole(self) -> None:
         try:

@@ -66,7 +66,7 @@ class ParquetWriter(TableWriter):
     def _flush(self) -> None:
         if self._batch:
             lists = [list(column) for column in zip(*self._batch, strict=True)]
-            values = ", ".join(f"unnest(?::{_carrier(kind)}[])::{kind}" for kind in self._types)
+            values = ", ".join(f"unnest(?::{sql.carrier(kind)}[])::{kind}" for kind in self._types)
             self._run(f"INSERT INTO rows SELECT {values}", lists)
             self._written += len(self._batch)
             self._batch.clear()
@@ -81,11 +81,6 @@ class ParquetWriter(TableWriter):
             raise TableError(f"{self._name}: {rows}: {sql.first_line(error)[:300]}") from None
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
             raise OSError(sql.first_line(error)[:300]) from None
-
-
-def _carrier(kind: str) -> str:
-    """The type in which values come: text for those that Python has no exact type for."""
-    return kind if sql.is_exact(kind) else TEXT_TYPE
 
 
 def _encodable(text: str) -> str:

@@ -172,8 +172,9 @@ class _Environment(SandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Mapping):
-            if isinstance(argument, str) and argument in obj:
-                return obj[argument]
+            name = str(argument) if isinstance(argument, int) else argument  # names are text, as in JSON
+            if isinstance(name, str) and name in obj:
+                return obj[name]
         elif isinstance(obj, (str, list, tuple)):
             if isinstance(argument, slice):
                 return obj[argument]

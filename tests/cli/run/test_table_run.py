@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from cli.run import run
@@ -63,6 +64,29 @@ def test_a_table_in_a_table_out(in_process: InProcessCli, gateway: str, source: 
     assert "text is empty in 1 of 5 rows\n" in ended.stderr
     assert "failures          2 (" in ended.stdout
     assert not (in_process.folder / f"{results}.run").exists()
+
+
+@pytest.mark.parametrize("results", ["o.parquet", "o.csv", "o.xlsx", "o.jsonl"])
+def test_chat_logs_in_parquet(in_process: InProcessCli, gateway: str, results: str) -> None:
+    messages = [{"role": "user", "content": "hi, you"}, {"role": "assistant", "content": "{'a': 1}"}]
+    kind = "STRUCT(role VARCHAR, content VARCHAR)[]"
+    with duckdb.connect() as database:
+        logs = f"SELECT $1::{kind} AS messages, {{'lang': 'de'}} AS meta"
+        database.execute(f"CREATE TABLE logs AS {logs}", [messages])
+        database.execute(f"COPY logs TO '{in_process.folder}/r.parquet'")
+    template = "{{ meta.lang }}:{% for m in messages %} {{ m.role }} {{ m.content }};{% endfor %}"
+    command = ("run", "r.parquet", "-o", results, "--template", template, "--url", gateway)
+    prompt = "de: user hi, you; assistant {'a': 1};"
+    assert in_process(*command, "--dry-run").stdout.startswith(f"row 1 (row-1):\n{prompt}\n")
+    ended = in_process(*command)
+    assert ended.returncode == 0, ended.stderr
+    [row] = rows(in_process.folder / results)
+    assert row["answer"] == prompt, "the engine answers with the prompt"
+    nested = results in ("o.parquet", "o.jsonl")
+    assert (row["messages"] if nested else json.loads(row["messages"])) == messages
+    if results == "o.parquet":
+        before, after = (open_table(in_process.folder / name).types() for name in ("r.parquet", results))
+        assert after["messages"] == before["messages"]
 
 
 def test_what_was_sniffed_is_said(in_process: InProcessCli, gateway: str) -> None:
