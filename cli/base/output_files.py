@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from cli.base.errors import BadInput, writing
 from common.atomic_write import atomic_path
 
+STDIN = "-"
 
-def check_writable(option: str, path: Path) -> None:
-    """Raise BadInput, which names the option, if the file could not be written."""
+
+def check_writable(option: str, path: Path, reads: Iterable[str | Path | None] = ()) -> None:
+    """Raise BadInput, which names the option, if the file could not be written, or as check_not_read()."""
     try:
         if path.is_dir():
             raise BadInput(f"{option}: {path} is a folder")
@@ -18,6 +23,28 @@ def check_writable(option: str, path: Path) -> None:
             raise BadInput(f"{option}: the folder {path.parent} does not exist")
     except OSError as error:  # for example a file name that is too long
         raise BadInput(f"{option}: cannot write {path}: {error.strerror}") from None
+    check_not_read(option, path, reads)
+
+
+def check_not_read(option: str, path: Path, reads: Iterable[str | Path | None]) -> None:
+    """Raise BadInput if the file to write is among those that the command uses, under any name."""
+    for name in reads:
+        if name is not None and _is_same(path, name):
+            known = "standard input" if name == STDIN else name
+            other = "" if str(name) == str(path) else f" as {known}"
+            raise BadInput(f"{option}: {path} is in use{other}: name another file to write")
+
+
+def _is_same(path: Path, name: str | Path) -> bool:
+    """Whether both lead to one file, also through links; the files need not exist. Devices may be both."""
+    try:
+        if path.exists() and not path.is_file():
+            return False
+        if name == STDIN:
+            return os.path.samestat(path.stat(), os.fstat(sys.stdin.fileno()))
+        return path.resolve() == Path(name).resolve() or path.samefile(name)
+    except (OSError, ValueError):  # one does not exist, or is none, as a name on the hub
+        return False
 
 
 def write(path: Path, content: bytes) -> None:

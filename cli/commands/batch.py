@@ -109,7 +109,7 @@ def create(
     """Upload a file and run it as a batch. Prints the batch id."""
     from tables.base.kinds import is_table
 
-    _check_outputs(output, errors)
+    _check_outputs(output, errors, file)
     if is_table(file.name):
         raise BadInput(f"{file} is a table: `medusaq run` sends a prompt for each of its rows")
     body: dict[str, Any] = {
@@ -216,10 +216,11 @@ def download(
     fetch(url, where, output, errors)
 
 
-def _check_outputs(output: Path | None, errors: Path | None) -> None:
-    for option, path in (("-o", output), ("--errors", errors)):
+def _check_outputs(output: Path | None, errors: Path | None, file: Path | None = None) -> None:
+    """file: the one to upload."""
+    for option, path, reads in (("-o", output, (file,)), ("--errors", errors, (file, output))):
         if path is not None:
-            check_writable(option, path)
+            check_writable(option, path, reads)
 
 
 def _endpoint_of(file: Path) -> str:

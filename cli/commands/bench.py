@@ -79,7 +79,7 @@ def decode(
     numbers = _numbers(requests)
     rows = _thin(_read(prompts or SAMPLE), limit)
     if json_path is not None:
-        check_writable("--json", json_path)
+        check_writable("--json", json_path, [prompts, model, heads])
     try:
         from engine import EngineError, ModelLoadError
         from engine.tools.decode_benchmark import DecodeBenchmark, Prompt

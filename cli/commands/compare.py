@@ -65,8 +65,8 @@ def compare_command(
     from cli.stack.ephemeral_stack import gateway
 
     address = check_url(url) if url is not None else None
-    for option, path in (("-o", output), ("--html", html)):
-        check_writable(option, path)
+    check_writable("-o", output, [file])
+    check_writable("--html", html, [file, output])
     name = model if url is not None or model is None else ""
     jobs = _jobs(prompts or [], file, name, {} if max_tokens is None else {"max_tokens": max_tokens})
     charts.check_installed()

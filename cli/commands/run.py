@@ -163,12 +163,14 @@ def run_command(
 
     from rich.console import Console
 
+    from cli.base.output_files import check_not_read
     from cli.gateway.client import check_url
     from cli.output.preview import show_rows
     from cli.prompts.prompt_reader import ReadOptions
     from cli.run.run import check_results, run
     from cli.run.session import RunOptions
 
+    check_not_read("-o", output, (template_file, schema))
     answers = _schema(schema, fields)
     sampling: dict[str, Any] = {
         "max_tokens": max_tokens,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.base.errors import BadInput, writing
+from cli.base.output_files import STDIN
 
-STDIN = "-"
 CHUNK = 1 << 20
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.base.errors import BadInput, table_errors
+from cli.base.output_files import STDIN
 from cli.prompts.formats import KIND_OF, OF_KIND, REQUESTS_OR_ROWS, Format
-from cli.prompts.input_summary import STDIN, InputSummary, opened, spool
+from cli.prompts.input_summary import InputSummary, opened, spool
 from cli.prompts.prompt_reader import PromptLine, PromptReader, ReadOptions
 from cli.prompts.record_reader import is_json
 from tables.base.kinds import Kind, kind_of, reading

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from cli.base.errors import BadInput, table_errors
+from cli.base.output_files import STDIN, check_not_read
 from cli.gateway.client import call
 from cli.output.table_results import TableResults
-from cli.prompts.input_summary import STDIN, spool
+from cli.prompts.input_summary import spool
 from cli.prompts.source import STDIN_NAME, Source
 from cli.run.folder import RunFolder
 from cli.run.result_merge import json_lines
@@ -21,7 +22,9 @@ from cli.run.shards import PartFiles
 from cli.run.state import RunIdentity, RunRecord, batches_of, binds, load
 from cli.run.summary import Outcome
 from medusaq.errors import GatewayError, GatewayUnreachable, MedusaqError
+from tables.base.errors import TableError
 from tables.base.kinds import Kind, output_kind
+from tables.sources.open_table import files_of, is_many
 
 MAX_XLSX_ROWS = 1_048_575  # of a sheet, beside the header
 
@@ -62,7 +65,7 @@ def run(options: RunOptions, console: Console) -> Outcome:
 
 
 def check_results(options: RunOptions) -> None:
-    """Raise BadInput if RESULTS cannot be written, or its kind does not fit the options."""
+    """Raise BadInput if RESULTS cannot be written, is an input, or its kind does not fit the options."""
     results = options.results
     if str(results) == STDIN:
         raise BadInput("-o must name a file: an unfinished run is kept beside it")
@@ -70,10 +73,22 @@ def check_results(options: RunOptions) -> None:
         raise BadInput(f"{results} is a folder; -o names the file to write")
     if not results.parent.is_dir():
         raise BadInput(f"the folder {results.parent} does not exist")
+    check_not_read("-o", results, _files(options.source))
+    kept = RunFolder(results).path
+    if kept.resolve() in Path(options.source).resolve().parents:
+        raise BadInput(f"{options.source} is in {kept}, which a run clears: move it, or change -o")
     with table_errors():
         kind = output_kind(str(results))
     if options.safe_csv and kind not in (Kind.CSV, Kind.TSV):
         raise BadInput("--safe-csv is for results in CSV or TSV")
+
+
+def _files(source: str) -> Sequence[str | Path]:
+    """The files of an input; what is wrong with it is told where it is read."""
+    path = Path(source)
+    with contextlib.suppress(TableError):
+        return files_of(path) if source != STDIN and is_many(path) else [source]
+    return []
 
 
 def _source(options: RunOptions, folder: RunFolder) -> Source:

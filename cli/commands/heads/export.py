@@ -37,7 +37,7 @@ def export_heads(
     bits: Annotated[int, typer.Option(help="Bits per weight of the lm_head: 8 or 4. The layers use 8.")] = 8,
 ) -> None:
     """Export draft heads as ONNX, with 8-bit or 4-bit weights."""
-    check_writable("--onnx", onnx)
+    check_writable("--onnx", onnx, [heads, model])
     if onnx.suffix != ".onnx":
         raise BadInput(f"--onnx: {onnx} must end in .onnx")
     if bits not in BITS:

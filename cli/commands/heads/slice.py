@@ -38,7 +38,7 @@ def slice_heads(
     ] = None,
 ) -> None:
     """Cut full draft heads to a draft vocabulary."""
-    check_writable("-o", output)
+    check_writable("-o", output, [heads, model, *(text or ())])
     try:
         from compiling.base.errors import CompileError
         from compiling.source.hub_heads import find

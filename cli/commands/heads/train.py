@@ -88,7 +88,7 @@ def train_heads(
     """Train draft heads for a model on its own answers."""
     from rich.console import Console
 
-    check_writable("-o", output)
+    check_writable("-o", output, [model, *(prompts or ())])
     folder = work or output.with_name(output.name + ".work")
     try:
         from engine import EngineError, ModelLoadError

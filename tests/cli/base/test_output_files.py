@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.base.errors import CliError
-from cli.base.output_files import write
+from cli.base.errors import BadInput, CliError
+from cli.base.output_files import check_writable, write
 
 
 def test_what_was_there_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -57,3 +57,25 @@ def test_a_device_is_written_to_and_stays_one() -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CliError, match=r"none/report\.html: No such file"):
         write(tmp_path / "none" / "report.html", b"new")
+
+
+def test_a_file_that_is_read_is_not_written_under_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, hard, soft = Path("r.csv"), Path("hard.csv"), Path("soft.csv")
+    source.write_text("a\nx\n", encoding="utf-8")
+    hard.hardlink_to(source)
+    soft.symlink_to(source)
+    for name, other in (("r.csv", ""), ("./r.csv", ""), ("hard.csv", " as r.csv"), ("soft.csv", " as r.csv")):
+        with pytest.raises(BadInput) as refused:
+            check_writable("-o", Path(name), [None, "user/heads", "r.csv"])
+        assert str(refused.value) == f"-o: {Path(name)} is in use{other}: name another file to write"
+    with source.open(encoding="utf-8") as stdin, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", stdin)
+        with pytest.raises(BadInput, match=r"-o: r.csv is in use as standard input: name another"):
+            check_writable("-o", source, ["-"])
+    with pytest.raises(BadInput, match=r"--errors: new.csv is in use: name another"):
+        check_writable("--errors", Path("new.csv"), ["new.csv"])
+    check_writable("-o", Path("copy.csv"), ["r.csv", "-", tmp_path])
+    check_writable("-o", Path("/dev/null"), ["/dev/null"])

@@ -7,6 +7,8 @@ import functools
 import io
 import json
 import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,48 @@ def test_chat_logs_in_parquet(in_process: InProcessCli, gateway: str, results: s
     if results == "o.parquet":
         before, after = (open_table(in_process.folder / name).types() for name in ("r.parquet", results))
         assert after["messages"] == before["messages"]
+
+
+@pytest.mark.parametrize("more", [(), ("--fresh",), ("--dry-run",), ("--limit", "1")])
+def test_what_is_read_is_never_written(cli: Cli, in_process: InProcessCli, more: tuple[str, ...]) -> None:
+    """Refused by the inode, before a stack starts: the results would replace the only copy of the input."""
+    folder = in_process.folder
+    content = (reviews(folder)).read_bytes()
+    (folder / "hard.csv").hardlink_to(folder / "r.csv")
+    (folder / "soft.csv").symlink_to("r.csv")
+    (folder / "t.jsonl").write_text("{{ text }}", encoding="utf-8")
+    (folder / "r.csv.run").mkdir()
+    (folder / "r.csv.run" / "in.csv").write_bytes(content)
+    there = sorted(folder.rglob("*"))
+    text = ("--column", "text")
+    for source, results, options, said in (
+        ("r.csv", "r.csv", text, "-o: r.csv is in use: name another file to write"),
+        ("r.csv", "hard.csv", text, "-o: hard.csv is in use as r.csv: name another file to write"),
+        ("r.csv", "soft.csv", text, "-o: soft.csv is in use as r.csv: name another file to write"),
+        ("soft.csv", "r.csv", text, "-o: r.csv is in use as soft.csv: name another file to write"),
+        ("*.csv", "r.csv", (), "-o: r.csv is in use as hard.csv: name another file to write"),
+        (
+            "r.csv",
+            "t.jsonl",
+            ("--template-file", "t.jsonl"),
+            "-o: t.jsonl is in use: name another file to write",
+        ),
+        (
+            "r.csv.run/in.csv",
+            "r.csv",
+            text,
+            "r.csv.run/in.csv is in r.csv.run, which a run clears: move it, or change -o",
+        ),
+    ):
+        ended = in_process("run", source, "-o", results, *options, *more)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {said}\n")
+    with (folder / "r.csv").open("rb") as file:
+        command = [sys.executable, *cli.command, "run", "-", "-o", "r.csv", "--format", "csv", *text, *more]
+        ended = subprocess.run(command, stdin=file, capture_output=True, cwd=folder, env=cli.env, text=True)
+    said = "error: -o: r.csv is in use as standard input: name another file to write\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
+    assert sorted(folder.rglob("*")) == there
+    assert {path.read_bytes() for path in folder.rglob("*.csv") if path.is_file()} == {content}
 
 
 def test_what_was_sniffed_is_said(in_process: InProcessCli, gateway: str) -> None:
