@@ -7,7 +7,7 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
@@ -16,7 +16,7 @@ import httpx
 
 from medusaq.errors import BatchFailed, GatewayError, JobFailed, MedusaqError, WaitTimeout
 from medusaq.events import EventReader
-from medusaq.fields import Prompt, Row, Rows, Schedule, Table
+from medusaq.fields import Frame, Prompt, Rows, Schedule, Table
 from medusaq.records import Batch, Job
 from medusaq.requests import EVENTS_TIMEOUT_S, Pause, Requests, answer
 from medusaq.steps import Flow, Give, Send, Sleep
@@ -209,17 +209,48 @@ def _opened(rows: Rows) -> Iterator[tuple[str, IO[bytes]]]:
             yield Path(rows).name, content
         return
     with tempfile.TemporaryFile() as written:  # whoever has more rows than memory gives an iterator
-        number = 0
-        for number, row in enumerate(rows, 1):
-            written.write(_line(row, number))
-        if not number:
+        written.writelines(_lines(rows))
+        if not written.tell():
             raise MedusaqError("there are no rows")
         yield ROWS_NAME, written
 
 
-def _line(row: Row | str, number: int) -> bytes:
+def _lines(rows: Iterable[Any] | Frame) -> Iterator[bytes]:
+    """A line of JSON for each row. Raises MedusaqError."""
+    from tables.base.errors import TableError
+    from tables.sources.frames import frame_rows
+
+    if isinstance(rows, Mapping):
+        raise MedusaqError("the rows are one dictionary: put it into a list, also if it is the only row")
     try:
-        value = {PROMPT: row} if isinstance(row, str) else dict(row)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise MedusaqError(f"row {number}: {error}") from None
+        for number, row in enumerate(frame_rows(rows) or _iterated(rows), 1):
+            yield _line(row, number)
+    except TableError as error:
+        raise MedusaqError(str(error)) from None
+
+
+def _iterated(rows: Any) -> Iterator[Any]:
+    try:
+        return iter(rows)
+    except TypeError:
+        raise MedusaqError(f"{_kind(rows)} has no rows") from None
+
+
+def _line(row: Any, number: int) -> bytes:
+    from tables.base.values import json_value
+
+    place = f"row {number}"
+    if not isinstance(row, str) and not hasattr(row, "keys"):
+        raise MedusaqError(f"{place}: {_kind(row)} is neither a text nor a dictionary")
+    try:
+        value = {}
+        for column, item in ({PROMPT: row} if isinstance(row, str) else dict(row)).items():
+            place = f"row {number}, {column}"
+            value[str(column)] = json_value(item)
+        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MedusaqError(f"{place}: {error}") from None
+
+
+def _kind(value: Any) -> str:
+    return f"an object of type {type(value).__name__}"

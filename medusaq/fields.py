@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 Row = Mapping[str, Any]
-Rows = str | Path | Iterable[Row | str]  # the path of a file, or rows; a row that is text is a prompt
+
+
+class PandasFrame(Protocol):
+    """Of pandas, whose rows are read without its index."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def itertuples(self, index: bool = ..., name: str | None = ...) -> Any: ...
+
+
+class ArrowStream(Protocol):
+    """A frame or table of Polars, PyArrow, DuckDB, and others that have the Arrow C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Frame = PandasFrame | ArrowStream
+Rows = str | Path | Iterable[Row | str] | Frame  # the path of a file, or rows; a row that is text is a prompt
 Prompt = str | Sequence[Mapping[str, Any]]  # a user's turn, or messages
 
 

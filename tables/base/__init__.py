@@ -2,5 +2,6 @@
 
 In: names and values.
 Out: kinds, streams, text.
-Public: errors.TableError, kinds.Kind, kinds.kind_of, table.Table, table.Row, values.text_of.
+Public: errors.TableError, kinds.Kind, kinds.kind_of, table.Table, table.Row, values.text_of,
+values.json_value.
 """

@@ -1,6 +1,6 @@
 """Readers of tables, one module for each format.
 
-In: a file, or a folder of text files.
-Out: a Table, whose rows can be read again and again.
-Public: open_table.open_table.
+In: a file, a folder of text files, or a data frame of a program.
+Out: a Table, whose rows can be read again and again; of a data frame its rows, once.
+Public: open_table.open_table, frames.frame_rows.
 """

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
+import numpy as np
 import pytest
 
 import medusaq
@@ -46,6 +48,24 @@ def test_texts_are_prompts_and_any_iterator_is_read(client: Any) -> None:
         "text 1",
         "text 2",
     ]
+
+
+def test_the_rows_of_a_frame_are_sent_and_not_its_columns(client: Any) -> None:
+    frame = duckdb.sql(
+        "SELECT range AS n, 'word' || range AS prompt, DATE '2024-01-02' AS day, 'nan'::FLOAT AS ratio "
+        "FROM range(3000)"
+    )
+    found = list(client.run(frame, template="{{ prompt }}{{ ratio }}"))
+    assert [row["n"] for row in found] == [*range(3000)]
+    assert [row["answer"] for row in found] == [f"word{n}" for n in range(3000)]
+    assert {(row["day"], row["ratio"]) for row in found} == {("2024-01-02", None)}
+
+
+def test_values_of_numpy_are_those_of_python(client: Any) -> None:
+    row = {"n": np.int64(3), "f": np.float32(0.5), "at": np.datetime64("2024-01-02T12:30:15", "ns")}
+    (found,) = client.run([row | {"tags": np.array(["a"])}], template="{{ n }} {{ at }}")
+    assert found["answer"] == "3 2024-01-02 12:30:15"
+    assert (found["n"], found["f"], found["tags"]) == (3, 0.5, ["a"])
 
 
 def test_a_file_of_any_table_is_run(client: Any, tmp_path: Path) -> None:
@@ -180,8 +200,12 @@ def test_a_table_that_cannot_be_used_is_an_error_of_one_line(client: Any) -> Non
     ("rows", "fields", "message"),
     [
         ([], {}, "there are no rows"),
-        ([{"a": object()}], {}, "row 1: Object of type object is not JSON serializable"),
-        ([{"a": float("nan")}], {}, "row 1: Out of range float values are not JSON compliant"),
+        ([{"a": object()}], {}, "row 1, a: object is no type of JSON: make it text, a number or a list"),
+        (["x", {"a": float("inf")}], {}, "row 2, a: JSON has no infinite numbers"),
+        ([["ab", "cd"]], {}, "row 1: an object of type list is neither a text nor a dictionary"),
+        ({"prompt": "x"}, {}, "the rows are one dictionary: put it into a list"),
+        (5, {}, "an object of type int has no rows"),
+        (duckdb.sql("SELECT 1 AS a WHERE false"), {}, "there are no rows"),
         ("/nowhere.csv", {}, "cannot read /nowhere.csv: No such file or directory"),
         ([{"a": 1}], {"template": "{{ a }}", "max_tokens": 0}, "max_tokens"),
         ([{"a": 1}], {"template": "{% set x = 1 %}"}, "template"),
