@@ -17,7 +17,7 @@ import httpx
 from medusaq.errors import BatchFailed, GatewayError, JobFailed, MedusaqError, WaitTimeout
 from medusaq.events import EventReader
 from medusaq.fields import Frame, Prompt, Rows, Schedule, Table
-from medusaq.records import Batch, Job
+from medusaq.records import Batch, Job, Sent
 from medusaq.requests import EVENTS_TIMEOUT_S, Pause, Requests, answer
 from medusaq.steps import Flow, Give, Send, Sleep
 
@@ -27,6 +27,8 @@ ROWS_NAME = "rows.jsonl"  # its ending says what the rows are
 PROMPT = "prompt"  # the column of rows that are text
 WHOLE_PROMPT = "{{ prompt }}"
 MAX_PAGE = 100
+LOST = frozenset({"job_not_found", "batch_not_found"})
+FILE_LOST = "file_not_found"
 
 Ending = TypeVar("Ending", Job, Batch)
 
@@ -57,7 +59,7 @@ class Calls(Requests):
                 wait_s = 0.0
             else:
                 wait_s = min(max(1.0, left), LONG_POLL_S)
-            task = type(task).of((yield from self.json("GET", task.path, wait_s=wait_s)))
+            task = yield from self._now(task, wait_s)
         if isinstance(task, Job) and task.status != "succeeded":
             raise JobFailed(task)
         if isinstance(task, Batch) and task.status == "failed":
@@ -69,49 +71,45 @@ class Calls(Requests):
 
     def stream(self, prompt: Prompt, fields: Mapping[str, Any]) -> Flow[None]:
         """Give the pieces of an answer's text. Raises JobFailed at the end of one that failed."""
-        job = yield from self.submit(prompt, fields)
+        pieces = _Pieces((yield from self.submit(prompt, fields)))
+
+        def send() -> Send:
+            pieces.begin()
+            return Send("GET", f"{pieces.job.path}/events", EVENTS_TIMEOUT_S)
+
         try:
-            pieces = _Pieces(job)
-
-            def send() -> Send:
-                pieces.begin()
-                return Send("GET", f"{job.path}/events", EVENTS_TIMEOUT_S)
-
-            yield from self.blocks(send, lambda _: 0, pieces.read)
-            job = yield from self.wait(pieces.job, None)
+            while True:
+                try:
+                    yield from self.blocks(send, lambda _: 0, pieces.read)
+                    break
+                except GatewayError as error:
+                    if pieces.given:  # another job may say something else
+                        raise
+                    pieces.job = yield from self._again(pieces.job, error)
+            yield from self.wait(pieces.job, None)
         except Exception:
             raise
         except BaseException:  # Abandoned, Ctrl-C, a cancelled task: nobody reads it any more
-            yield from self._suppressed("POST", f"{job.path}/cancel")
+            yield from self._suppressed("POST", f"{pieces.job.path}/cancel")
             raise
 
     def submit_batch(self, rows: Rows, fields: Mapping[str, Any]) -> Flow[Batch]:
-        schedule, table, body = _sorted(fields)
-        with _opened(rows) as (name, content):
-            if not isinstance(rows, (str, Path)):
-                table.setdefault("template", WHOLE_PROMPT)
-            if table:
-                table["body"] = body
-                schedule.setdefault("endpoint", JOBS)
-            elif body.keys() == {"model"}:
-                schedule |= body
-            elif body:
-                raise MedusaqError(f"{', '.join(body)}: a file of batch lines says this in each line")
-            file = yield from self.upload(name, content, uuid.uuid4().hex)
-        what = {"endpoint": "/v1/chat/completions", **schedule, **table, "input_file_id": file["id"]}
-        return (yield from self._created(BATCHES, what, Batch))
+        return self._batch(_Source(rows), fields)
 
     def run(self, rows: Rows, fields: Mapping[str, Any], *, usage: bool) -> Flow[None]:
         """Give the rows with their answers, and leave nothing at the gateway."""
-        batch = yield from self.submit_batch(rows, {"template": WHOLE_PROMPT, **fields})
-        try:
-            batch = yield from self.wait(batch, None)
-            yield from self.rows(batch, usage=usage)
-        except BatchFailed as failure:
-            batch = failure.batch
-            raise
-        finally:
-            yield from self._dropped(batch)
+        source = _Source(rows)
+        with source.opened():  # until nobody needs them any more
+            batch = yield from self._batch(source, {"template": WHOLE_PROMPT, **fields})
+            try:
+                batch = yield from self.wait(batch, None)
+                source.close()
+                yield from self.rows(batch, usage=usage)
+            except BatchFailed as failure:
+                batch = failure.batch
+                raise
+            finally:
+                yield from self._dropped(batch)
 
     def rows(self, batch: Batch, *, usage: bool) -> Flow[None]:
         """Give the rows of a table with their answers, as far as they have ended."""
@@ -136,10 +134,57 @@ class Calls(Requests):
     def retry(self, batch: Batch, max_tokens: int | None) -> Flow[Batch]:
         return (yield from self._created(f"{batch.path}/retry", {"max_tokens": max_tokens}, Batch))
 
-    def _created(self, path: str, body: Mapping[str, Any], kind: type[Ending]) -> Flow[Ending]:
-        """What a POST creates, once, even if the request has to be repeated."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return kind.of((yield from self.json("POST", path, json=body, headers=headers)))
+    def _batch(self, source: _Source, fields: Mapping[str, Any]) -> Flow[Batch]:
+        schedule, table, body = _sorted(fields)
+        if not source.is_file:
+            table.setdefault("template", WHOLE_PROMPT)
+        if table:
+            table["body"] = body
+            schedule.setdefault("endpoint", JOBS)
+        elif body.keys() == {"model"}:
+            schedule |= body
+        elif body:
+            raise MedusaqError(f"{', '.join(body)}: a file of batch lines says this in each line")
+        what = {"endpoint": "/v1/chat/completions", **schedule, **table}
+        return (yield from self._created(BATCHES, what, Batch, source))
+
+    def _created(
+        self, path: str, body: Mapping[str, Any], kind: type[Ending], source: _Source | None = None
+    ) -> Flow[Ending]:
+        """What a POST creates, once, even if the request has to be repeated. source: uploaded before."""
+        sent = Sent(path, dict(body), uuid.uuid4().hex, source)
+        if source is not None:
+            yield from self._upload(sent, source)
+        return (yield from self._post(sent, kind))
+
+    def _post(self, sent: Sent, kind: type[Ending]) -> Flow[Ending]:
+        while True:
+            try:
+                headers = {"Idempotency-Key": sent.key}
+                return kind.of(
+                    (yield from self.json("POST", sent.path, json=sent.body, headers=headers)), sent
+                )
+            except GatewayError as error:
+                if error.error.get("code") != FILE_LOST or sent.source is None or not sent.lost():
+                    raise
+                yield from self._upload(sent, sent.source)
+
+    def _upload(self, sent: Sent, source: _Source) -> Flow[None]:
+        with source.opened() as (name, content):
+            sent.body["input_file_id"] = (yield from self.upload(name, content, f"{sent.key}-file"))["id"]
+
+    def _now(self, task: Ending, wait_s: float) -> Flow[Ending]:
+        """The task as it is now, or the one in its place if the gateway lost it."""
+        try:
+            return type(task).of((yield from self.json("GET", task.path, wait_s=wait_s)), task.sent)
+        except GatewayError as error:
+            return (yield from self._again(task, error))
+
+    def _again(self, task: Ending, error: GatewayError) -> Flow[Ending]:
+        """Submit what the gateway has lost, as in a power cut, under the same key. Raises any other error."""
+        if error.error.get("code") not in LOST or task.sent is None or not task.sent.lost():
+            raise error
+        return (yield from self._post(task.sent, type(task)))
 
     def _objects(self, path: str) -> Flow[None]:
         return self.lines(path, json.loads)
@@ -164,7 +209,7 @@ class _Pieces:
 
     def __init__(self, job: Job) -> None:
         self.job = job  # as the last event has it
-        self._given = self._read = 0  # characters, of all responses and of this one
+        self.given = self._read = 0  # characters, of all responses and of this one
         self._events = EventReader()
 
     def begin(self) -> None:
@@ -179,9 +224,9 @@ class _Pieces:
             elif name == "error":
                 raise GatewayError(httpx.codes.UNAUTHORIZED, data["error"])
             elif name == "text":
-                new = data["text"][max(0, self._given - self._read) :]
+                new = data["text"][max(0, self.given - self._read) :]
                 self._read += len(data["text"])
-                self._given = max(self._given, self._read)
+                self.given = max(self.given, self._read)
                 pieces += [new] if new else []
         return pieces
 
@@ -197,22 +242,55 @@ def _sorted(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
     return schedule, table, {name: fields[name] for name in fields if name not in {*schedule, *table}}
 
 
-@contextlib.contextmanager
-def _opened(rows: Rows) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name and the content of a file, or of the file that rows are written to."""
-    if isinstance(rows, (str, Path)):
+class _Source:
+    """The file of a batch, or the rows that are written to one, as often as they are needed."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.is_file = isinstance(rows, (str, Path))
+        self._rows = rows
+        self._content: IO[bytes] | None = None
+        self._spent = False
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[str, IO[bytes]]]:
+        """The name and the content; inside of another opened() the same. Raises MedusaqError."""
+        if self._content is not None:
+            yield self._name, self._content
+            return
         try:
-            content: IO[bytes] = Path(rows).open("rb")  # noqa: SIM115
-        except OSError as error:
-            raise MedusaqError(f"cannot read {rows}: {error.strerror}") from None
-        with content:
-            yield Path(rows).name, content
-        return
-    with tempfile.TemporaryFile() as written:  # whoever has more rows than memory gives an iterator
-        written.writelines(_lines(rows))
-        if not written.tell():
-            raise MedusaqError("there are no rows")
-        yield ROWS_NAME, written
+            self._content = self._read()
+            yield self._name, self._content
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Before the end of opened(): nobody reads it again."""
+        if self._content is not None:
+            self._content.close()
+        self._content = None
+
+    @property
+    def _name(self) -> str:
+        return Path(self._rows).name if isinstance(self._rows, (str, Path)) else ROWS_NAME
+
+    def _read(self) -> IO[bytes]:
+        if isinstance(self._rows, (str, Path)):
+            try:
+                return Path(self._rows).open("rb")
+            except OSError as error:
+                raise MedusaqError(f"cannot read {self._rows}: {error.strerror}") from None
+        if self._spent and isinstance(self._rows, Iterator):
+            raise MedusaqError(
+                "the gateway lost the batch, and its rows came from an iterator: submit them again"
+            )
+        self._spent = True
+        with contextlib.ExitStack() as exits:
+            written = exits.enter_context(tempfile.TemporaryFile())
+            written.writelines(_lines(self._rows))  # whoever has more rows than memory gives an iterator
+            if not written.tell():
+                raise MedusaqError("there are no rows")
+            exits.pop_all()
+        return written
 
 
 def _lines(rows: Iterable[Any] | Frame) -> Iterator[bytes]:

@@ -27,8 +27,8 @@ WORKERS_POLL_S = 5.0
 YEAR_S = 365 * 24 * 3600  # deadline of the batches: a run itself has none
 OUTPUT_EXPIRY_S = 30 * 24 * 3600  # for runs that are never finished
 MAX_LOSSES = 3  # of one part, before the run fails
-# The uploaded file or the batch no longer exists.
-LOST_CODES = frozenset({"file_not_found", "idempotency_conflict"})
+FILE_LOST = "file_not_found"
+CONFLICT = "idempotency_conflict"  # a batch of another file has the key
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BatchRunner:
                     self._client, self._folder, self._record.parts, batches, self._sink
                 )
             except PartLost as lost:
-                self._restart_part(lost.number)
+                self._send_again(lost.number, under_new_keys=True)  # the batch may still be there
 
     async def _wait_for_batches(self) -> None:
         while unfinished := {n: part for n, part in enumerate(self._record.parts, 1) if not self._ended(n)}:
@@ -133,9 +133,10 @@ class BatchRunner:
             body = self._body(number, part)
             batch = await self._client.request("POST", "/v1/batches", headers=headers, json=body)
         except GatewayError as error:
-            if error.error.get("code") not in LOST_CODES:
+            code = error.error.get("code")
+            if code not in (FILE_LOST, CONFLICT):
                 raise CliError(f"the gateway refused part {number}: {error}") from None
-            self._restart_part(number)
+            self._send_again(number, under_new_keys=code == CONFLICT)
             return
         part.batch_id = batch["id"]
         self._save()
@@ -157,21 +158,21 @@ class BatchRunner:
         except GatewayError as error:
             if error.status != NOT_FOUND:
                 raise
-            self._restart_part(number)
+            self._send_again(number, under_new_keys=False)
             return
         self._seen[number] = batch
         if batch["status"] == BatchStatus.FAILED and batch["error_file_id"] is None:
-            part.reset()  # by the next command
+            part.reset(under_new_keys=True)  # by the next command
             self._save()
             raise CliError(f"the gateway could not run part {number}: {_reason(batch)}")
 
-    def _restart_part(self, number: int) -> None:
-        """Reset a part whose file or batch the gateway has lost, so that it is submitted again."""
+    def _send_again(self, number: int, *, under_new_keys: bool) -> None:
+        """Take back a part of which the gateway has lost something; its old keys find what is still there."""
         self._losses[number] += 1
         if self._losses[number] > MAX_LOSSES:
             raise CliError(f"the gateway has lost part {number} {self._losses[number]} times")
         self._say(f"the gateway does not know part {number} of {len(self._record.parts)}: sending it again")
-        self._record.parts[number - 1].reset()
+        self._record.parts[number - 1].reset(under_new_keys=under_new_keys)
         self._seen.pop(number, None)
         self._save()
 

@@ -26,15 +26,15 @@ class RunIdentity:
 
 @dataclass
 class Part:
-    """One file of batch lines, and its ids at the gateway. attempt: how often it was submitted again."""
+    """One file of batch lines, and its ids at the gateway. attempt: how often it was given new keys."""
 
     lines: int
     attempt: int = 0
     file_id: str | None = None
     batch_id: str | None = None
 
-    def reset(self) -> None:
-        self.attempt += 1
+    def reset(self, *, under_new_keys: bool) -> None:
+        self.attempt += under_new_keys
         self.file_id = self.batch_id = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -125,6 +126,19 @@ class RedisServer:
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
+
+    def written(self) -> Path:
+        """A copy of what is in its log now."""
+        copy = self.folder / f"log-{uuid.uuid4().hex[:8]}"
+        shutil.copytree(self.folder / "appendonlydir", copy)
+        return copy
+
+    def lose_power(self, written: Path) -> None:
+        """Killed, and started with a log that ends where it did then: the rest never reached the disk."""
+        self.kill()
+        shutil.rmtree(self.folder / "appendonlydir")
+        shutil.copytree(written, self.folder / "appendonlydir")
+        self.start()
 
     def freeze(self) -> None:
         """The process stops but its sockets stay open: what hangs a client without time-outs."""

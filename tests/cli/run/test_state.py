@@ -35,7 +35,9 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert load(path, IDENTITY) == record
     assert record.begun
     assert batches_of(path) == ["batch_a"]
-    record.parts[0].reset()
+    record.parts[0].reset(under_new_keys=False)
+    assert record.parts[0] == Part(3, attempt=1)
+    record.parts[0].reset(under_new_keys=True)
     assert record.parts[0] == Part(3, attempt=2)
     record.save(path)
     assert load(path, IDENTITY) == record
@@ -51,7 +53,7 @@ def test_only_what_a_gateway_has_binds(tmp_path: Path) -> None:
     record.parts[0].batch_id = None
     record.save(path)
     assert binds(path), "a batch may have been made of the file"
-    record.parts[0].reset()
+    record.parts[0].reset(under_new_keys=True)
     record.save(path)
     assert not binds(path)
     path.write_bytes(b"nonsense")
