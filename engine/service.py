@@ -6,12 +6,13 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from engine.base.config import EngineConfig
 from engine.base.errors import EngineClosed, EngineError
-from engine.base.request import Completion, FinishReason, OnText, Request
+from engine.base.request import Completion, FinishReason, OnText, Progress, Request
 from engine.core.engine import Engine, ModelInfo
 from engine.core.sequence import SequenceState
 from engine.serving.metrics import EngineMetrics, Metrics
@@ -148,6 +149,13 @@ class EngineService:
         if known:
             self._inbox.put(_Cancelled(request_id))
         return known
+
+    def progress(self, request_ids: Iterable[str]) -> Progress:
+        """How far these requests are; those that are unknown or wait count nothing."""
+        with self._lock:
+            known = [self._entries[one].sequence for one in request_ids if one in self._entries]
+        sampled = [sequence.sampled for sequence in known if sequence.admitted_at is not None]
+        return Progress(len(sampled), sum(sampled))
 
     def metrics(self) -> EngineMetrics:
         scheduler = self._engine.scheduler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ from api.service.model_routing import model_of_unnamed
 from api.service.submission import check_target, hash_of
 from tasks.base.errors import BatchNotFound, FileNotFound
 from tasks.files.records import Purpose
-from tasks.records.batch import MAX_PRIORITY, Batch, Ending, NewBatch
+from tasks.records.batch import MAX_PRIORITY, NOTHING_RUNS, Batch, Ending, NewBatch
 from tasks.records.ids import FILE
 from tasks.records.window import LiveWindow
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
@@ -132,17 +133,32 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
 async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Batches, newest first; ?limit=1..100 and ?after=ID."""
     limit, after, _ = page_query(request)
+    seen = seen_by(request)
+
+    def found() -> tuple[list[dict[str, Any]], bool]:
+        batches, more = gateway.batches.page(limit, after, seen)
+        return _shown(gateway, batches), more
+
     try:
-        batches, more = await run_in_threadpool(gateway.batches.page, limit, after, seen_by(request))
+        shown, more = await run_in_threadpool(found)
     except BatchNotFound as error:
         raise unknown_after(error) from None
-    return page([batch.to_json() for batch in batches], more)
+    return page(shown, more)
 
 
 @router.get("/v1/batches/{batch_id}")
 async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """One batch, with its current counts."""
-    return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
+    """One batch, with its current counts.
+
+    `running` has the lines that are being answered, and the tokens that they have got so far, which `usage`
+    does not count yet."""
+    seen = seen_by(request)
+
+    def found() -> list[dict[str, Any]]:
+        return _shown(gateway, [gateway.batches.get(batch_id, seen)])
+
+    [shown] = await run_in_threadpool(found)
+    return JSONResponse(shown)
 
 
 @router.get("/v1/batches/{batch_id}/windows")
@@ -230,6 +246,11 @@ async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep)
 async def line_schema() -> JSONResponse:
     """The JSON Schema of a line of a batch file."""
     return JSONResponse(make_line_schema(), media_type=SCHEMA_JSON)
+
+
+def _shown(gateway: Gateway, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    running = WindowStore(gateway.store.db).running([batch.id for batch in batches if not batch.ended])
+    return [batch.to_json(running.get(batch.id, NOTHING_RUNS)) for batch in batches]
 
 
 def _created(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:

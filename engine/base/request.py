@@ -173,6 +173,14 @@ OnText = Callable[[TextDelta], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How many of some requests run, and how many tokens these have got so far."""
+
+    running: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds: waiting for admission, from arrival to the first token, from arrival to the end."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 
 from engine.base.config import EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.base.request import Completion, OnText, Request
+from engine.base.request import Completion, OnText, Progress, Request
 from engine.core.engine import ModelInfo
 from engine.serving.metrics import EngineMetrics, Metrics
 
@@ -43,6 +44,9 @@ class FailingService:
 
     def cancel(self, request_id: str) -> bool:  # noqa: ARG002
         return False
+
+    def progress(self, request_ids: Iterable[str]) -> Progress:  # noqa: ARG002
+        return Progress(0, 0)
 
     def metrics(self) -> EngineMetrics:
         return self._metrics.snapshot()

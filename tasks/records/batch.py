@@ -11,6 +11,7 @@ from typing import Any
 from tables.conversion.options import TableOptions
 from tasks.records import ids
 from tasks.records.webhook import Webhook
+from tasks.records.window import Running
 
 MAX_PRIORITY = 100
 WINDOW_S = 24 * 3600  # "24h", the only completion window of OpenAI's API
@@ -32,6 +33,9 @@ class BatchStatus(StrEnum):
 
 
 ENDED = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+
+
+NOTHING_RUNS = Running()
 
 
 class Ending(StrEnum):
@@ -206,8 +210,8 @@ class Batch:
             **numbers,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as HTTP shows it: OpenAI's fields, then ours."""
+    def to_json(self, running: Running = NOTHING_RUNS) -> dict[str, Any]:
+        """The record as HTTP shows it: OpenAI's fields, then ours. running: of its lines."""
         times = {f"{name}_at": int(self.times[name]) if name in self.times else None for name in TIMES}
         failures = {code: count for code, count in self.codes.items() if code not in STOPPED_CODES.values()}
         top = sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:TOP_CODES]
@@ -234,6 +238,7 @@ class Batch:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.input_tokens + self.output_tokens,
             },
+            "running": running.to_json(),
             "cut_by_max_tokens": self.cut,
             "metadata": self.metadata,
             "priority": self.priority,

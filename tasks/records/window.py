@@ -91,11 +91,23 @@ class LineEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """How many lines an engine runs, and the tokens of answers that they have got so far."""
+
+    lines: int = 0
+    output_tokens: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {"lines": self.lines, "output_tokens": self.output_tokens}
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Ends of lines of one window to be written together, and lines to be opened.
 
     number: 1 for the first under a claim, and one more for each that follows: once it was answered, or again
-    as it was. open_to: so many of the window's first lines may be in the engine afterwards.
+    as it was. open_to: so many of the window's first lines may be in the engine afterwards. running: of the
+    lines that have not ended.
     """
 
     window_id: str
@@ -103,6 +115,7 @@ class Group:
     number: int
     open_to: int
     ends: Sequence[LineEnd] = ()
+    running: Running = Running()
 
 
 class Standing(StrEnum):

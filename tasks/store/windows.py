@@ -15,7 +15,15 @@ from tasks.base.errors import LeadLost
 from tasks.records.batch import Batch
 from tasks.records.ids import WINDOW
 from tasks.records.job import Status
-from tasks.records.window import Advanced, Group, LiveWindow, NewWindow, Standing, WindowClaim
+from tasks.records.window import (
+    Advanced,
+    Group,
+    LiveWindow,
+    NewWindow,
+    Running,
+    Standing,
+    WindowClaim,
+)
 from tasks.store.database import Database
 from tasks.store.jobs import ClaimRejection
 from tasks.store.scripts import Argument, answering
@@ -43,6 +51,13 @@ class WindowStore:
                 pipe.hmget(f"{self._prefix}win:{window_id}", SHOWN)
             records = pipe.execute()
         return [_live(*record) for record in records if record[0] is not None], len(ids) > most
+
+    def running(self, batch_ids: Sequence[str]) -> dict[str, Running]:
+        """What runs of each of these batches, as workers told it last, within a few seconds."""
+        if not batch_ids:
+            return {}
+        answers = self._scripts.run("windows/running", *batch_ids)
+        return {batch_id: Running(*told) for batch_id, told in zip(batch_ids, answers, strict=True)}
 
     def send(
         self,
@@ -138,6 +153,8 @@ def _advance(group: Group) -> list[Argument]:
         "cached_tokens": sum(end.cached_tokens for end in ends),
         "output_tokens": sum(end.output_tokens for end in ends),
         "set_aside": sum(end.max_tokens for end in ends),
+        "running_lines": group.running.lines,
+        "running_tokens": group.running.output_tokens,
     }
     return [arguments, *(end.entry for end in ends)]
 

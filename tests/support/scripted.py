@@ -38,6 +38,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,7 @@ from engine import (
     ModelInfo,
     ModelLoadError,
     OnText,
+    Progress,
     Request,
     RequestRefused,
     TextDelta,
@@ -125,6 +127,10 @@ class _Entry:
     def chunks(self) -> int:
         """Pieces for listeners; one that hears a request without tokens hears its text at the end."""
         return max(1, int(self.script.get("chunks", self.tokens)))
+
+    def share(self, now: float) -> float:
+        """Of its answer that there is by now."""
+        return min(1.0, (now - (self.admitted or now)) / (self.delay or 1.0))
 
     def due(self, now: float) -> int:
         """Pieces that have been said by now, but for the last, which comes with the end."""
@@ -258,6 +264,12 @@ class ScriptedEngine:
     def _known(self, request_id: str) -> list[_Entry]:
         return [entry for entry in (*self._running, *self._waiting) if entry.request.id == request_id]
 
+    def progress(self, request_ids: Iterable[str]) -> Progress:
+        ids, now = {*request_ids}, time.monotonic()
+        with self._changed:
+            running = [entry for entry in self._running if entry.request.id in ids]
+        return Progress(len(running), sum(int(entry.tokens * entry.share(now)) for entry in running))
+
     def metrics(self) -> EngineMetrics:
         with self._changed:
             running, waiting = len(self._running), len(self._waiting)
@@ -331,7 +343,7 @@ class ScriptedEngine:
         now = time.monotonic()
         admitted = entry.admitted or now
         own = (FinishReason.STOP, FinishReason.LENGTH)
-        share = 1.0 if reason in own else min(1.0, (now - admitted) / (entry.delay or 1.0))
+        share = 1.0 if reason in own else entry.share(now)
         tokens = round(entry.tokens * share)
         self._generated += tokens
         wanted = entry.request.sampling.logprobs

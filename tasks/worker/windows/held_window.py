@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from tasks.records.window import Advanced, Group, LineEnd, WindowClaim
+from tasks.records.window import Advanced, Group, LineEnd, Running, WindowClaim
 from tasks.worker.windows.lines import OpenLine
 
 # Ends of lines are written together, so many of them, so many bytes, or what there is after so long.
 GROUP_LINES = 32
 GROUP_BYTES = 1024 * 1024
 GROUP_S = 0.25
+TELL_S = 1.0  # who watches a batch sees tokens so often where no line ends
 
 
 class HeldWindow:
@@ -41,6 +42,7 @@ class HeldWindow:
         self._ends: list[LineEnd] = []
         self._bytes = 0
         self._oldest = 0.0  # of these ends, on the monotonic clock
+        self._told = self.claimed  # when the last group was made
 
     @property
     def id(self) -> str:
@@ -105,19 +107,20 @@ class HeldWindow:
         return bool(self._ends)
 
     def is_due(self) -> bool:
-        """Whether the ends of lines are to be written, or the lines that wait must end."""
+        """Whether the ends of lines or what runs are to be written, or the lines that wait must end."""
         if self.waiting and (self.cancelled or not self.left_s):
             return True
         if not self._ends:
-            return False
+            return bool(self.running) and time.monotonic() - self._told >= TELL_S
         full = len(self._ends) >= GROUP_LINES or self._bytes >= GROUP_BYTES
         return full or self.unended == 0 or time.monotonic() - self._oldest >= GROUP_S
 
-    def next_group(self, further: int) -> Group:
-        """All ends that are not written, and so many further lines to be opened."""
+    def next_group(self, further: int, running: Running) -> Group:
+        """All ends that are not written, and so many further lines to be opened. running: of the others."""
         self._number += 1
+        self._told = time.monotonic()
         ends, self._ends, self._bytes = self._ends, [], 0
-        return Group(self.id, self.fencing_token, self._number, self.opened + further, ends)
+        return Group(self.id, self.fencing_token, self._number, self.opened + further, ends, running)
 
     def answered(self, answer: Advanced) -> range:
         """Note what is open by now; returns the indexes of the lines that were not before."""

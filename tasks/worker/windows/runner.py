@@ -22,7 +22,7 @@ from engine import Completion, EngineClosed, EngineService
 from tasks.base.settings import SLOTS_PER_CLAIM, WINDOWS_HELD, Settings
 from tasks.base.telemetry.tracing import Tracing
 from tasks.records.job import Priority
-from tasks.records.window import Advanced, Standing
+from tasks.records.window import Advanced, Running, Standing
 from tasks.store.jobs import ClaimRejection, new_claim_id
 from tasks.store.windows import WindowStore
 from tasks.worker.conversions import check_model, to_request
@@ -253,13 +253,17 @@ class WindowRunner:
         due = [w for w in self._windows if further[w] or w.is_due() or (all_ends and w.has_ends)]
         if not due:
             return
-        groups = [window.next_group(further[window]) for window in due]
+        groups = [window.next_group(further[window], self._running(window)) for window in due]
         answers = retry_until_available(self._heartbeat.pause, lambda: self._store.advance(groups))
         for window, answer in zip(due, answers, strict=True):
             fresh = self._answered(window, answer)
             self._leave_gate(window, further[window] - len(fresh))
             for index in fresh:
                 self._start(window, index)
+
+    def _running(self, window: HeldWindow) -> Running:
+        progress = self._engine.progress(window.running)
+        return Running(progress.running, progress.tokens)
 
     def _answered(self, window: HeldWindow, answer: Advanced) -> range:
         """The indexes of the lines that may begin."""

@@ -16,6 +16,7 @@ from engine import (
     EngineConfig,
     EngineError,
     FinishReason,
+    Progress,
     RequestRefused,
     TextDelta,
     load,
@@ -93,6 +94,25 @@ def test_many_threads_get_their_own_results(tiny_gguf: str) -> None:
     assert metrics.prefix_hit_tokens_total == sum(c.cached_tokens for c in results)
     assert 0 < metrics.batch_occupancy <= 1
     assert metrics.running == metrics.waiting == 0
+
+
+def test_the_progress_of_requests_is_what_they_have_got(service: EngineService) -> None:
+    paced = Paced(service)
+    futures = [
+        service.submit(request(f"r{i}", p, max_tokens=40, ignore_eos=True)) for i, p in enumerate(prompts(6))
+    ]
+    assert service.progress(["r0", "unknown"]) == Progress(0, 0)
+    paced.let(1)
+    paced.let(8)
+    found = service.progress([f"r{i}" for i in range(6)])
+    assert found.running == service.info.slots == 4
+    assert 4 * 8 <= found.tokens <= 4 * 9
+    assert service.progress(["r0"]).tokens in (8, 9)
+    assert service.progress(["r5"]) == Progress(0, 0), "it waits"
+    paced.go()
+    for future in futures:
+        future.result(timeout=30)
+    assert service.progress(["r0", "r5"]) == Progress(0, 0), "they have ended"
 
 
 def test_the_hit_rate_is_what_was_shared(service: EngineService) -> None:

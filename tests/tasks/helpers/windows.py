@@ -9,9 +9,9 @@ from typing import Any
 
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
-from tasks.records.batch import Batch
+from tasks.records.batch import NOTHING_RUNS, Batch
 from tasks.records.job import Status
-from tasks.records.window import Advanced, Group, LineEnd, NewWindow, WindowClaim
+from tasks.records.window import Advanced, Group, LineEnd, NewWindow, Running, WindowClaim
 from tasks.store.jobs import JobStore, new_claim_id
 from tasks.store.windows import WindowStore
 from tests.tasks.helpers.batches import ROOM, made
@@ -69,11 +69,17 @@ class Windows:
         return claim
 
     def advance(
-        self, claim: WindowClaim, number: int, *ended: int, open_to: int = OPEN_ALL, **fields: Any
+        self,
+        claim: WindowClaim,
+        number: int,
+        *ended: int,
+        open_to: int = OPEN_ALL,
+        running: Running = NOTHING_RUNS,
+        **fields: Any,
     ) -> Advanced:
         """Write the ends of lines with these indexes; fields: of each."""
         ends = [self.end(claim, index, **fields) for index in ended]
-        group = Group(claim.window_id, claim.fencing_token, number, open_to, ends)
+        group = Group(claim.window_id, claim.fencing_token, number, open_to, ends, running)
         [answer] = self.windows.advance([group])
         return answer
 

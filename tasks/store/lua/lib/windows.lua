@@ -5,14 +5,17 @@
 --                       packs them; count: how many, which may be fewer than are stored; states: of each 0, or 1 once it
 --                       has ended; left: how many have not; opened: so many of the first ones may be in an engine;
 --                       attempts: at each line, without the one that is under way; group: number of the last group of ends
---                       that was written under this claim. The ID has the digits of the batch and a line's number
+--                       that was written under this claim; running_lines: of those that have not ended, how many an engine ran
+--                       when this group was written, and running_tokens: what these had got. The ID has the digits of
+--                       the batch and a line's number
 -- window_leases         id -> when the lease of a running window runs out
 -- batch:ID:results list lines that have ended and are in no segment yet, as they stand in a segment; result_bytes of the
 --                       batch: of these; lines_live of the batch: lines in windows that have not ended
 -- lines_ended           lines of all batches that have ended: status, or refused (when their file was read) -> how many
 
 local WINDOW_FIELDS = { 'id', 'batch', 'owner', 'model', 'lane', 'status', 'states', 'claim_token', 'spent_in', 'preview',
-  'count', 'left', 'opened', 'attempts', 'fence', 'group', 'deadline', 'created_at', 'enqueued_at', 'set_aside', 'stored' }
+  'count', 'left', 'opened', 'attempts', 'fence', 'group', 'deadline', 'created_at', 'enqueued_at', 'set_aside', 'stored', 'running_lines',
+  'running_tokens' }
 local WINDOW_TEXTS = 10 -- the first of these; the others are numbers
 local RESULTS = 'results' -- in batch:ID:live as long as there are some: the batch has not ended
 
@@ -112,6 +115,7 @@ local function queue_window(win, texts)
   win.status, win.left, win.opened, win.states = 'queued', #texts, 0, ('0'):rep(#texts)
   win.set_aside, win.preview, win.enqueued_at = tokens_of(texts), shown_lines(win, texts), NOW
   win.claim_token, win.group, win.worker = '', 0, ''
+  win.running_lines, win.running_tokens = 0, 0
   save_window(win, 'worker', 'lines', unpack(WINDOW_FIELDS))
   send(win)
 end

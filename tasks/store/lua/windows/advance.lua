@@ -1,7 +1,8 @@
 -- needs: windows
 -- ARGV: an object, then a line of a segment for each line that has ended.
 --       id, fencing_token, group (grows by one with each call under this claim), open (so many of the first lines may be
---       in the engine from now on), ends (indexes from 0 of lines that have ended), and of these what lines_ended counts
+--       in the engine from now on), ends (indexes from 0 of lines that have ended), of these what lines_ended counts, and of
+--       the others running_lines and running_tokens
 -- Returns 'ok' with how many lines are open, how many there are and how many have not ended; or 'lost' or 'gone' where
 -- the claim is not the sender's any more. A group that comes again changes nothing.
 local args = cjson.decode(ARGV[1])
@@ -17,6 +18,7 @@ if args.group ~= win.group then
     states = states:sub(1, index) .. '1' .. states:sub(index + 2)
   end
   win.states, win.group = states, args.group
+  win.running_lines, win.running_tokens = args.running_lines, args.running_tokens
   if #args.ends > 0 then lines_ended(win, { unpack(ARGV, 2) }, args) end
 
   local why = why_over(win)
@@ -29,7 +31,7 @@ if args.group ~= win.group then
   if win.left == 0 then
     drop_window(win)
   else
-    save_window(win, 'states', 'group', 'opened', 'count', 'left', 'set_aside')
+    save_window(win, 'states', 'group', 'opened', 'count', 'left', 'set_aside', 'running_lines', 'running_tokens')
   end
 end
 return { 'ok', win.opened, win.count, win.left }

@@ -49,3 +49,20 @@ def test_the_windows_of_a_batch_say_which_lines_they_hold(client: openai.OpenAI,
     assert ended is not None
     assert float(ended[1]) >= LINES
     assert http.get(f"/v1/batches/batch_{'0' * 32}/windows").status_code == 404
+
+
+def test_a_batch_says_what_runs_before_a_line_has_ended(client: openai.OpenAI, http: httpx.Client) -> None:
+    batch = create(client, [chat(n, f"n{n} delay=60 tokens=6000") for n in range(3)])
+    shown: dict[str, Any] = {}
+
+    def tokens_come() -> bool:
+        shown.update(http.get(f"/v1/batches/{batch.id}").json())
+        return bool(shown["running"]["output_tokens"] and shown["running"]["lines"] == 3)
+
+    wait_until(tokens_come, report=lambda: str(shown))
+    assert shown["request_counts"]["completed"] == shown["usage"]["output_tokens"] == 0
+    listed = http.get("/v1/batches", params={"limit": 1}).json()["data"][0]
+    assert (listed["id"], listed["running"]["lines"]) == (batch.id, 3)
+    client.batches.cancel(batch.id)
+    end(client, batch)
+    assert http.get(f"/v1/batches/{batch.id}").json()["running"] == {"lines": 0, "output_tokens": 0}

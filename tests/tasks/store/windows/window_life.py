@@ -219,6 +219,8 @@ class WindowLife(Model[State]):
             "cached_tokens": 0,
             "output_tokens": TOOK * len(ends),
             "set_aside": SET_ASIDE * len(ends),
+            "running_lines": 0,
+            "running_tokens": 0,
         }
         return arguments, *(entry(worker.numbers[n]) for n in ends)
 

@@ -51,6 +51,26 @@ def test_outcomes(sent: Sent, worker: Worker) -> None:
     assert sent.texts(6, worker)[6] == "model_not_found"
 
 
+def test_lines_that_run_are_told_though_none_ends(sent: Sent, settings: Settings, worker: Worker) -> None:
+    """Within a second or two, and less than what was told before never."""
+    sent.scripts([f"delay=60 tokens=6000 n{n}" for n in range(settings.slots + 2)])
+    seen: list[int] = []
+
+    def grows() -> bool:
+        told = sent.windows.running([sent.batch.id])[sent.batch.id]
+        if told.output_tokens != (seen[-1] if seen else 0):
+            assert told.lines == settings.slots, "others wait"
+            seen.append(told.output_tokens)
+        return len(seen) >= 3
+
+    wait_until(grows, report=worker.text)
+    assert seen == sorted(seen)
+    assert sent.results() == []
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    sent.ended(settings.slots + 2, worker)
+    assert sent.windows.running([sent.batch.id])[sent.batch.id].lines == 0
+
+
 def test_the_engines_slots_stay_full_across_windows(sent: Sent, settings: Settings, worker: Worker) -> None:
     windows, each = 6, 4
     began = time.monotonic()
