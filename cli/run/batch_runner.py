@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cli.base.errors import CliError
@@ -17,6 +16,8 @@ from cli.run.occupancy import WorkerOccupancy
 from cli.run.result_merge import NOT_FOUND, PartLost, Sink, json_lines, write_results
 from cli.run.state import Part, RunRecord
 from cli.run.totals import Totals
+from cli.views.batch_views import progress_of
+from cli.views.time_left import Progress, sum_of
 from medusaq.errors import GatewayError
 from medusaq.requests import Pause
 from tasks.records.batch import ENDED, BatchStatus
@@ -29,15 +30,6 @@ OUTPUT_EXPIRY_S = 30 * 24 * 3600  # for runs that are never finished
 MAX_LOSSES = 3  # of one part, before the run fails
 FILE_LOST = "file_not_found"
 CONFLICT = "idempotency_conflict"  # a batch of another file has the key
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Requests that have ended, those that failed among them, and tokens generated."""
-
-    done: int
-    failed: int
-    tokens: int
 
 
 class BatchRunner:
@@ -62,13 +54,10 @@ class BatchRunner:
         self._workers_polled_at = float("-inf")
         self._pause = Pause()
 
-    def counts(self) -> Counts:
-        """The counts as last polled; invalid lines, which are not sent, count as done."""
-        seen = self._seen.values()
-        failed = sum(batch["request_counts"]["failed"] for batch in seen)
-        completed = sum(batch["request_counts"]["completed"] for batch in seen)
-        tokens = sum(batch["usage"]["output_tokens"] for batch in seen)
-        return Counts(self._record.bad + completed + failed, self._record.bad + failed, tokens)
+    def progress(self) -> Progress:
+        """As last polled; invalid lines, which are not sent, count as done and failed."""
+        bad = self._record.bad
+        return sum_of(Progress(bad, bad, 0), *map(progress_of, self._seen.values()))
 
     def occupancy(self) -> float | None:
         """Mean batch occupancy of the workers during run(), from 0 to 1; None if unknown."""

@@ -15,7 +15,7 @@ from cli.base.errors import CliError
 from cli.gateway.retrying_client import RetryingClient
 from cli.processes.signals import Interrupts
 from cli.prompts.prompt_reader import ReadOptions
-from cli.run.batch_runner import BatchRunner, Counts
+from cli.run.batch_runner import BatchRunner
 from cli.run.folder import RunFolder
 from cli.run.result_merge import Sink, json_lines
 from cli.run.state import RunRecord
@@ -23,6 +23,7 @@ from cli.run.summary import SessionSummary
 from cli.run.totals import Totals
 from cli.stack.local_stack import Stack, StackOptions
 from cli.views.progress import Display, updated
+from cli.views.time_left import Progress
 from medusaq.errors import MedusaqError
 from medusaq.requests import PATIENCE_S
 from tables.answers.schema import AnswerSchema
@@ -71,7 +72,7 @@ class Session:
         self._console = console
         self._say = say
         self._sink = sink
-        self._before = self._now = Counts(record.bad, record.bad, 0)
+        self._before = self._now = Progress(record.bad, record.bad, 0)
         self._resumed = False
         self._counts_known = not record.begun  # whether the counts include earlier sessions
         self._all_submitted = False
@@ -166,18 +167,18 @@ class Session:
         """Load the progress of earlier sessions."""
         await run.refresh()
         self._resumed = self._record.begun
-        self._before = self._now = run.counts()
+        self._before = self._now = run.progress()
         self._counts_known = True
         if self._resumed:
             self._say(f"going on: {self._now.done} of {self._record.total} requests are done already")
 
     async def _watch(self, run: BatchRunner, client: RetryingClient) -> None:
-        total, done = self._record.total, self._before.done
-        with Display(self._console, total, done, enabled=self._options.progress) as display:
+        total, before = self._record.total, self._before
+        with Display(self._console, total, before, enabled=self._options.progress) as display:
 
             def update() -> None:
-                self._now = now = run.counts()
-                display.update(now.done, now.failed, now.tokens - self._before.tokens, client.last_error)
+                self._now = run.progress()
+                display.update(self._now, client.last_error)
 
             async with updated(update):
                 self.whole = await run.run()

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from cli.base.units import date_and_time
 from cli.views.progress import duration
+from cli.views.time_left import Progress
 from tasks.records.batch import BatchStatus
 
 SHOWN_ERRORS = 5
@@ -37,7 +38,7 @@ def table(batches: Sequence[Mapping[str, Any]]) -> Table:
 
 def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
     """All details of a batch. gone: ids of its files that the gateway no longer has."""
-    counts, usage = batch["request_counts"], batch["usage"]
+    counts, usage, now = batch["request_counts"], batch["usage"], progress_of(batch)
     ended = sum(counts[how] for how in ("completed", "failed", *STOPPED))
     never_sent = counts["total"] - ended if batch["status"] == BatchStatus.FAILED else 0
     cut = batch["cut_by_max_tokens"]
@@ -53,6 +54,7 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
         ("lines", f"{counts['total']:,}"),
         ("done", f"{counts['completed']:,}"),
         ("failed", f"{counts['failed']:,}"),
+        *([("running", f"{now.running:,}, {now.running_tokens:,} tokens so far")] if now.running else []),
         *[(how, f"{counts[how]:,}") for how in STOPPED if counts[how]],
         *([("never sent", f"{never_sent:,}")] if never_sent else []),
         *([("cut", f"{cut:,} by max_tokens")] if cut else []),
@@ -77,6 +79,20 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
     if len(errors) > SHOWN_ERRORS:
         rows.append(("", "more: medusaq batches download ID --errors FILE"))
     return "\n".join(f"{name:<15}{value}" for name, value in rows)
+
+
+def progress_of(batch: Mapping[str, Any]) -> Progress:
+    counts, running = (
+        batch["request_counts"],
+        batch.get("running") or {},
+    )  # an earlier release does not tell it
+    return Progress(
+        counts["completed"] + counts["failed"],
+        counts["failed"],
+        batch["usage"]["output_tokens"],
+        running.get("lines", 0),
+        running.get("output_tokens", 0),
+    )
 
 
 def _took(batch: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cli.gateway.client import check_url
 from cli.gateway.retrying_client import RetryingClient
+from cli.views.batch_views import progress_of
 from cli.views.progress import Display, updated
 from medusaq.requests import Pause
 from tasks.records.batch import ENDED
@@ -26,14 +27,12 @@ def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
 
 async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
     client, pause = RetryingClient(url), Pause()
-    begun = batch["usage"]["output_tokens"]
+    total = batch["request_counts"]["total"]
     try:
-        with Display(Console(stderr=True), *_total_and_done(batch), enabled=True) as display:
+        with Display(Console(stderr=True), total, progress_of(batch), enabled=True) as display:
 
             def update() -> None:
-                total, done = _total_and_done(batch)
-                tokens = batch["usage"]["output_tokens"] - begun
-                display.update(done, batch["request_counts"]["failed"], tokens, client.last_error, total)
+                display.update(progress_of(batch), client.last_error, batch["request_counts"]["total"])
 
             async with updated(update):
                 while batch["status"] not in ENDED:
@@ -42,8 +41,3 @@ async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
     finally:
         await client.close()
     return batch
-
-
-def _total_and_done(batch: dict[str, Any]) -> tuple[int, int]:
-    counts = batch["request_counts"]
-    return counts["total"], counts["completed"] + counts["failed"]

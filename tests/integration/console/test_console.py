@@ -15,10 +15,12 @@ import pytest
 from playwright.sync_api import expect
 
 from api.console.pages import FOLDER, PAGES, POLICY
+from cli.views.time_left import Progress, TimeLeft
 from tasks.records.api_key import Limits
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
+from tests.cli.views.batches import BATCHES
 from tests.integration.console import tour
 from tests.integration.console.stack import page_of
 from tests.support.servers import RedisServer, fast_settings
@@ -30,6 +32,15 @@ LATE_REFUSAL = """async () => {
     const app = document.querySelector("script[type=module]").src;
     const api = await import(app.replace("app.js", "parts/api.js"));
     await api.get("/v1/models").catch(() => {});
+}"""
+TIME_LEFT = """async ([looks, total]) => {
+    const app = document.querySelector("script[type=module]").src;
+    const { TimeLeft } = await import(app.replace("app.js", "parts/time_left.js"));
+    const left = new TimeLeft(0, { done: 0, tokens: 0, running: 0, runningTokens: 0 });
+    return looks.map(([at, done, tokens, running, runningTokens]) => {
+        left.note(at, { done, tokens, running, runningTokens }, total);
+        return left.seconds(at);
+    });
 }"""
 REVIEWS = """review,product,stars
 It broke at once,lamp,1
@@ -116,7 +127,7 @@ def test_a_running_batch_shows_its_progress_and_can_be_cancelled(page: Any) -> N
     rows = "".join(f"Write a long story about the number {n}\n" for n in range(300))
     tour.drop(page, "stories.csv", f"prompt\n{rows}".encode())
     tour.run(page)
-    page.wait_for_selector("text=/lines\\/s/")
+    page.wait_for_selector("text=/[0-9]+ of 300 lines, [0-9]+ running, [0-9,]+ tokens, [0-9.]+\\/s$/")
     assert page.get_attribute("[role=progressbar]", "aria-valuenow") is not None
     expect(page.locator("td.answer").first).not_to_be_empty(timeout=60_000)
     page.click("button:text-is('Cancel')")
@@ -166,6 +177,21 @@ def run_and_delete_files(http: httpx.Client, name: str) -> None:
     ended = http.get(f"/v1/batches/{batch}").json()
     for file in (made, ended["output_file_id"]):
         assert http.delete(f"/v1/files/{file}").status_code == 200
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_time_left_is_that_of_the_command(page: Any, name: str) -> None:
+    batch = BATCHES[name]
+    total = batch[-1].progress.done + batch[-1].progress.running
+    left, expected, looks = TimeLeft(0.0, Progress(0, 0, 0)), [], []
+    for look in batch:
+        left.note(look.at, look.progress, total)
+        expected.append(left.seconds(look.at))
+        looks.append([look.at, look.progress.done, look.progress.tokens, look.progress.running])
+        looks[-1].append(look.progress.running_tokens)
+    shown = page.evaluate(TIME_LEFT, [looks, total])
+    assert shown == [None if seconds is None else pytest.approx(seconds) for seconds in expected]
+    assert any(shown)
 
 
 def test_a_file_of_requests_runs_as_it_is(page: Any) -> None:

@@ -31,7 +31,7 @@ export function nowView(main, signal) {
     let lines = 0;
     for (const batch of batches.data) {
       const speed = speeds.look(batch);
-      if (!ended(batch)) lines += speed;
+      if (!ended(batch)) lines += speed.linesPerS ?? 0;
       rows.push(batchRow(batch, nameOf(batch), speed));
     }
     replace(trouble);
