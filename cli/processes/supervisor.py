@@ -226,7 +226,8 @@ class Supervisor:
         for stage in sorted({spec.stop_stage for spec in self._specs}):
             specs = [s for s in self._specs if s.stop_stage == stage and s.name in self._children]
             for spec in specs:
-                _kill_group(self._children[spec.name], signal.SIGTERM, leader_only=True)
+                if spec.name not in self._ending:
+                    _kill_group(self._children[spec.name], signal.SIGTERM, leader_only=True)
             started = time.monotonic()
             for spec in specs:
                 self._await_end(self._children[spec.name], started + spec.stop_timeout_s)

@@ -28,7 +28,8 @@ from medusaq.errors import MedusaqError
 from medusaq.requests import PATIENCE_S
 from tables.answers.schema import AnswerSchema
 
-RUN_DRAIN_S = 2.0  # an interrupted run does not wait for its jobs: they are run again when it is resumed
+RUN_DRAIN_S = 5.0  # for what runs on the own stack at an interruption; the rest is run again when it goes on
+DRAIN_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Session:
         self._occupancy: float | None = None
         self._interrupts = Interrupts()
         self._abort: Callable[[], object] | None = None
+        self._drain: Callable[[], object] | None = None
         self._aborted = False
         self._stack: Stack | None = None
 
@@ -120,7 +122,8 @@ class Session:
     @contextlib.contextmanager
     def _gateway(self) -> Iterator[str]:
         """The URL of the given gateway, or of a local stack for this run."""
-        self._interrupts.on_first(self._break_off)
+        self._interrupts.on_first(self._interrupted)
+        self._interrupts.on_further(self._break_off)
         if self._options.url is not None:
             yield self._options.url
             return
@@ -135,6 +138,13 @@ class Session:
                 raise CliError("not started")
             self._starting_s = time.monotonic() - began
             yield stack.url
+
+    def _interrupted(self) -> None:
+        """Called from a signal handler. A gateway of others goes on with what it has."""
+        if self._drain is None:
+            self._break_off()
+        else:
+            self._drain()
 
     def _break_off(self) -> None:
         """Called from a signal handler or from the supervisor's thread."""
@@ -155,13 +165,36 @@ class Session:
             abort()
         client = RetryingClient(url, self._options.patience_s)
         run = BatchRunner(client, self._folder, self._record, self._say, self._sink)
+        asked = asyncio.Event()
+        drainer = asyncio.create_task(self._drain_stack(asked, run, abort))
+        if self._stack is not None:
+            self._drain = lambda: loop.call_soon_threadsafe(asked.set)
         try:
             await self._resume(run)
             await self._watch(run, client)
         finally:
+            self._drain = None
+            drainer.cancel()
             await client.close()
             self._all_submitted = run.all_submitted()
         self._occupancy, self.files = run.occupancy(), run.files()
+
+    async def _drain_stack(self, asked: asyncio.Event, run: BatchRunner, abort: Callable[[], object]) -> None:
+        """Once asked, let what runs on the own stack end, and break off unless that was all."""
+        await asked.wait()
+        assert self._stack is not None
+        self._say(
+            f"interrupted: what runs has {RUN_DRAIN_S:.0f} s to end, and these answers are kept; "
+            "Ctrl-C again ends it at once"
+        )
+        self._stack.drain()
+        until = time.monotonic() + RUN_DRAIN_S
+        while not self._stack.drained and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_POLL_S)
+        with contextlib.suppress(MedusaqError):
+            await run.refresh()
+        if run.progress().done < self._record.total:
+            abort()
 
     async def _resume(self, run: BatchRunner) -> None:
         """Load the progress of earlier sessions."""

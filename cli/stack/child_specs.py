@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cli.processes.supervisor import ChildSpec
 
+WORKER = "worker"  # name of the model worker
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
 STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
@@ -34,8 +35,8 @@ class ChildSpecs:
 
     def worker(self, env: Mapping[str, str], index: int = 0) -> ChildSpec:
         """A model worker with further variables. index: among several workers."""
-        spec = self.service("worker")
-        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", index)}
+        spec = self.service(WORKER)
+        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address(WORKER, index)}
         return replace(
             spec,
             env={**spec.env, **own, **env},
@@ -45,7 +46,7 @@ class ChildSpecs:
 
     def _metrics_address(self, service: str, index: int = 0) -> str:
         """The metrics address of a service, empty if it has none."""
-        if self.metrics_address is None or service not in ("worker", "io"):
+        if self.metrics_address is None or service not in (WORKER, "io"):
             return ""
         host, _, first = self.metrics_address.rpartition(":")
         return f"{host}:{int(first) + (1 if service == 'io' else index + (index > 0))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from cli.base.installing import to_install
 from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
 from cli.processes.supervisor import ChildSpec, Supervisor
-from cli.stack.child_specs import ChildSpecs, flower_keeps
+from cli.stack.child_specs import STOP_MARGIN_S, WORKER, ChildSpecs, flower_keeps
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from common.llama_build import verdict
@@ -99,7 +100,9 @@ class Stack:
         self._served, self._budget = options.served, options.budget
         self._children = ChildSpecs(self._env, self.logs, self._settings.metrics_address, self._drain_s)
         self._pool = self._new_pool() if options.served else None
-        on_poll = self._pool.poll if self._pool else None
+        self._drains = self._drain_begun = False
+        self.drained = False  # after drain(): the worker has ended
+        on_poll = self._pool.poll if self._pool else self._poll
         on_restarts = partial(write_restarts, self._state_dir)
         self._supervisor = Supervisor(self._specs(), say, on_failure, on_poll, on_restarts)
 
@@ -162,6 +165,17 @@ class Stack:
     def hurry(self) -> None:
         """Hurry the shutdown: kill what is still running. Callable from a signal handler."""
         self._supervisor.hurry()
+
+    def drain(self) -> None:
+        """Have the model worker, which is the only one, take nothing new, and end what it runs in drain_s."""
+        self._drains = True
+
+    def _poll(self, supervisor: Supervisor) -> None:
+        if self._drain_begun:
+            self.drained = not supervisor.has(WORKER)
+        elif self._drains:
+            self._drain_begun = True
+            supervisor.end(WORKER, signal.SIGTERM, self._drain_s + STOP_MARGIN_S)
 
     def failed(self) -> CliError | None:
         return self._supervisor.failed()

@@ -261,7 +261,7 @@ def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
     write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=2") for n in range(16)])
     running = cli.start("batches", "create", "lines.jsonl", "--watch")
     assert running.wait() == 0
-    assert re.search(r"^\d+/16  .*tokens/s", running.text(), re.MULTILINE), running.text()
+    assert re.search(r"^\d+/16  \d+ running  .*tokens, .*/s", running.text(), re.MULTILINE), running.text()
 
 
 @pytest.mark.parametrize(

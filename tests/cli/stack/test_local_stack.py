@@ -220,8 +220,62 @@ def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
     assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
 
 
-def test_ctrl_c_in_a_run_stops_its_stack(cli: Cli) -> None:
-    write_jsonl(cli.folder / "p.jsonl", [{"prompt": "x delay=60"}])
+def begun_on_its_own(cli: Cli, *prompts: str) -> Running:
+    """A run whose requests all run, and of which none has ended."""
+    write_jsonl(cli.folder / "p.jsonl", [{"prompt": prompt} for prompt in prompts])
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", MEDUSAQ_SLOTS=str(len(prompts)))
+    run = Begun(cli.folder / "r.jsonl", of_run(running))
+
+    def all_run() -> bool:
+        try:
+            batches = run.batches()
+        except httpx.HTTPError:
+            return False
+        return any(batch["running"]["lines"] == len(prompts) for batch in batches)
+
+    wait_until(all_run, alive=lambda: running.process.poll() is None, report=running.text)
+    return running
+
+
+INTERRUPTED = (
+    "interrupted: what runs has 5 s to end, and these answers are kept; Ctrl-C again ends it at once"
+)
+
+
+def test_ctrl_c_in_a_run_lets_what_runs_end_and_stops_its_stack(cli: Cli) -> None:
+    running = begun_on_its_own(cli, "soon delay=3", "x delay=600", "later delay=3.5", "y delay=600")
+    running.send(signal.SIGINT)
+    assert running.wait() == 130
+    assert INTERRUPTED in running.lines
+    assert running.lines[-2:] == ["2 of 4 requests are done; repeat the same command to go on", "interrupted"]
+    assert cli.processes() == {}
+    assert "handed back" in (cli.folder / "r.jsonl.run" / "stack" / "logs" / "worker.log").read_text()
+    again = cli.start("run", "p.jsonl", "-o", "r.jsonl", MEDUSAQ_SLOTS="4")
+    again.wait_for("going on: 2 of 4 requests are done already")
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once(cli: Cli) -> None:
+    running = begun_on_its_own(cli, "x delay=600", "y delay=600")
+    running.send(signal.SIGINT)
+    running.wait_for(INTERRUPTED)
+    running.send(signal.SIGINT)
+    assert running.wait() == 130
+    assert running.lines[-2:] == ["0 of 2 requests are done; repeat the same command to go on", "interrupted"]
+    assert cli.processes() == {}
+    assert "handed back" not in (cli.folder / "r.jsonl.run" / "stack" / "logs" / "worker.log").read_text()
+
+
+def test_an_interrupted_run_of_which_all_ends_is_done(cli: Cli) -> None:
+    running = begun_on_its_own(cli, "a delay=3", "b delay=3.5")
+    running.send(signal.SIGINT)
+    assert running.wait() == 0, running.text()
+    assert INTERRUPTED in running.lines
+    assert texts(cli.folder / "r.jsonl") == [("line-1", "a"), ("line-2", "b")]
+    assert cli.processes() == {}
+
+
+def test_ctrl_c_while_a_runs_stack_starts_stops_it(cli: Cli) -> None:
+    write_jsonl(cli.folder / "p.jsonl", [{"prompt": "x delay=600"}])
     running = cli.start("run", "p.jsonl", "-o", "r.jsonl")
     running.wait_for("local stack for this run")
     wait_until(lambda: any(command.endswith("-m cli io ") for command in cli.processes().values()))
