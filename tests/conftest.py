@@ -17,6 +17,8 @@ from tests.support.peers.s3 import S3Server
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers
 
+pytest_plugins = ("tests.support.forking.lost_process",)
+
 # By `pytest --durations=0`: what comes last leaves the other processes without work. Files that compute are
 # spread among those that wait, so that neither come all at once.
 LONGEST_FIRST = (

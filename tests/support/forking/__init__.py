@@ -1,1 +1,1 @@
-"""Processes of tests that are forks of one that has imported what they run."""
+"""Processes of tests: forks of one that has imported what they run, and what sees that one was lost."""
