@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,20 +133,32 @@ def down(
     """
     from cli.processes.folder_lock import holder
 
-    pid = holder(state_dir)
-    if pid is None:
+    running = holder(state_dir)
+    if running is None:
         _say(f"no stack runs on {state_dir}")
         return
-    with suppress(ProcessLookupError):  # it has just ended by itself
-        os.kill(pid, signal.SIGTERM)
-    _say(f"stopping the stack on {state_dir} (process {pid})")
-    until = time.monotonic() + MOST_STOPPING_S
-    while holder(state_dir) == pid:
-        if time.monotonic() > until:
-            message = f"process {pid} has not stopped in {MOST_STOPPING_S:g} s; `medusaq down` kills it now"
-            raise CliError(message)
-        time.sleep(WAIT_S)
+    with running:
+        running.send_signal(signal.SIGTERM)
+        _say(f"stopping the stack on {state_dir} (process {running.pid})")
+        until = time.monotonic() + MOST_STOPPING_S
+        while _is_held_by(running.pid, state_dir):
+            if time.monotonic() > until:
+                raise CliError(
+                    f"process {running.pid} has not stopped in {MOST_STOPPING_S:g} s; "
+                    "`medusaq down` kills it now"
+                )
+            time.sleep(WAIT_S)
     _say("stopped")
+
+
+def _is_held_by(pid: int, state_dir: Path) -> bool:
+    from cli.processes.folder_lock import holder
+
+    now = holder(state_dir)
+    if now is None:
+        return False
+    with now:
+        return now.pid == pid
 
 
 def _path(asked: str) -> str | None:

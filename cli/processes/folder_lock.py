@@ -9,6 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from cli.base.errors import CliError
+from common.held_process import HeldProcess
 
 PROCESSES = Path("/proc")
 RETRIES, RETRY_S = 100, 0.01  # to outlast readers that briefly hold the lock in is_locked()
@@ -76,8 +77,8 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def holder(folder: Path) -> int | None:
-    """The process that holds the lock of the folder; None if nobody does.
+def holder(folder: Path) -> HeldProcess | None:
+    """The process that holds the lock of the folder, to be closed; None if nobody does.
 
     Raises CliError if its number is not that of a holder, as where that runs in a container.
     """
@@ -86,12 +87,20 @@ def holder(folder: Path) -> int | None:
         if not is_locked(folder):
             return None
         with contextlib.suppress(OSError, ValueError):
-            pid = int(lock.read_text(encoding="ascii"))
-            files = (PROCESSES / str(pid) / "fd").iterdir() if PROCESSES.is_dir() else [lock]
-            if any(_is_same(file, lock) for file in files):
-                return pid
+            held = HeldProcess(int(lock.read_text(encoding="ascii")))
+            if _has_open(held.pid, lock):
+                return held
+            held.close()
         sleep(RETRY_S)
     raise CliError(f"{folder} is in use by a process of another user, or in a container")
+
+
+def _has_open(pid: int, lock: Path) -> bool:
+    """Where the system shows it; else its number is believed."""
+    with contextlib.suppress(OSError):  # of another user, or it has just ended
+        files = (PROCESSES / str(pid) / "fd").iterdir() if PROCESSES.is_dir() else [lock]
+        return any(_is_same(file, lock) for file in files)
+    return False
 
 
 def _is_same(file: Path, lock: Path) -> bool:

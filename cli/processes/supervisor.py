@@ -98,7 +98,7 @@ class Supervisor:
         return self._failure
 
     def pids(self) -> dict[str, int]:
-        return {name: child.pid for name, child in list(self._children.items()) if child.poll() is None}
+        return {name: child.pid for name, child in list(self._children.items()) if not _has_ended(child)}
 
     def begin(self, spec: ChildSpec) -> None:
         """Add a child. Like end() and has(), only to be called from on_poll."""
@@ -108,7 +108,7 @@ class Supervisor:
 
     def end(self, name: str, signum: int, within_s: float) -> None:
         """Signal a child to end, kill it after within_s, and forget it."""
-        _kill_group(self._children[name], signum, leader_only=True)
+        _signal(self._children[name], signum)
         self._ending[name] = time.monotonic() + within_s
 
     def pause(self, name: str) -> float | None:
@@ -174,13 +174,13 @@ class Supervisor:
                 continue
             pause = self._restarts.pause(spec.name)
             if spec.name in self._ending:
-                if child.poll() is not None or now >= self._ending[spec.name]:
+                if _has_ended(child) or now >= self._ending[spec.name]:
                     self._forget(spec)
             elif pause is not None:
                 if not pause:
                     self._spawn(spec)
-            elif (code := child.poll()) is not None:
-                _kill_group(child, signal.SIGKILL)
+            elif _has_ended(child):
+                code = _end_group(child)
                 self._read_ready(spec.name)
                 try:
                     self._crashed(spec, code)
@@ -203,9 +203,7 @@ class Supervisor:
             os.close(descriptor)
 
     def _forget(self, spec: ChildSpec) -> None:
-        child = self._children.pop(spec.name)
-        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
-        child.wait()
+        _end_group(self._children.pop(spec.name))
         self._close_pipe(spec.name)
         self._ending.pop(spec.name, None)
         self._specs.remove(spec)
@@ -227,26 +225,39 @@ class Supervisor:
             specs = [s for s in self._specs if s.stop_stage == stage and s.name in self._children]
             for spec in specs:
                 if spec.name not in self._ending:
-                    _kill_group(self._children[spec.name], signal.SIGTERM, leader_only=True)
+                    _signal(self._children[spec.name], signal.SIGTERM)
             started = time.monotonic()
             for spec in specs:
                 self._await_end(self._children[spec.name], started + spec.stop_timeout_s)
                 self._close_pipe(spec.name)
 
     def _await_end(self, child: subprocess.Popen[bytes], until: float) -> None:
-        while child.poll() is None and time.monotonic() < until and not self._hurried:
+        while not _has_ended(child) and time.monotonic() < until and not self._hurried:
             time.sleep(POLL_S / 2)
-        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
-        child.wait()
+        _end_group(child)
 
 
-def _kill_group(child: subprocess.Popen[bytes], signum: int, *, leader_only: bool = False) -> None:
-    """leader_only lets a child stop its own helpers in its own order."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: only zombies left (macOS)
-        if leader_only:
-            child.send_signal(signum)
-        else:
-            os.killpg(child.pid, signum)
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Without taking its exit code: until that is taken, nobody gets its number, nor that of its group."""
+    if child.returncode is None:
+        with contextlib.suppress(AttributeError, ChildProcessError):  # macOS, or its code was taken
+            ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, child.pid, ended) is not None
+    return child.poll() is not None
+
+
+def _signal(child: subprocess.Popen[bytes], signum: int) -> None:
+    """Of a child alone, which stops its own helpers in its own order."""
+    if not _has_ended(child):
+        child.send_signal(signum)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> int:
+    """Kill a child, and what one that has ended left behind; its exit code."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: only zombies (macOS)
+            os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
 
 
 def _describe(code: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -75,7 +74,7 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     begun = Begun(cli.folder / "killed.jsonl", url)
     wait_until(lambda: begun.done() >= 3, 120, report=run.text)
     assert run.process.poll() is None
-    os.kill(cli.service("worker"), signal.SIGKILL)
+    cli.kill(cli.service("worker"))
     assert run.process.wait(300) == 0, run.text()
     assert listed(url) == [], "lines of a batch are no jobs"
 

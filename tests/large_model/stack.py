@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from common.held_process import HeldProcess
 from tests.support.medusaq_up import Failed, Running, medusaq_up, tail
 from tests.support.servers import free_port
 from tests.support.workers import ROOT
@@ -37,6 +38,7 @@ class Worker:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._held = HeldProcess(pid)
         self._folder = Path(f"/proc/{pid}")
 
     def forget_what_was_read(self) -> None:
@@ -60,7 +62,7 @@ class Worker:
         return total
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        self._held.send_signal(signal.SIGKILL)
 
 
 def _pairs(found: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], re.Match[str] | None]]:

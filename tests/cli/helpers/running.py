@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 import httpx
 
+from common.held_process import HeldProcess
 from tasks.records.batch import ENDED
 from tests.support.forking.forks import Process, start
 from tests.support.workers import ROOT, SCRIPTED, WAIT_S, wait_until
@@ -145,6 +147,12 @@ class Cli:
         sign = "/valkey-server " if name == "redis" else f"-m cli {name} "
         return next(pid for pid, command in self.processes().items() if sign in command)
 
+    def kill(self, pid: int) -> None:
+        """SIGKILL to one of processes(), and to no other that has its number by now."""
+        with suppress(ProcessLookupError), HeldProcess(pid) as held:
+            if pid in self.processes():
+                held.send_signal(signal.SIGKILL)
+
     def gone(self) -> None:
         """Fail unless everything has ended within a few seconds."""
         wait_until(lambda: not self.processes(), 8, report=lambda: str(self.processes()))
@@ -157,7 +165,7 @@ class Cli:
             self.gone()
         finally:
             for pid in self.processes():
-                os.kill(pid, signal.SIGKILL)
+                self.kill(pid)
 
 
 def write_jsonl(path: Path, values: list[dict[str, Any]]) -> Path:

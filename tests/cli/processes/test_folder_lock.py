@@ -51,7 +51,10 @@ def test_the_holder_is_who_holds_it(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
     mine = FolderLock(tmp_path, "another")
     mine.acquire()
-    assert holder(tmp_path) == os.getpid()
+    held = holder(tmp_path)
+    assert held is not None
+    with held:
+        assert held.pid == os.getpid()
     mine.release()
     assert holder(tmp_path) is None, "though its number is still there"
     assert (tmp_path / "lock").read_text() == str(os.getpid())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from typing import Any
@@ -87,7 +86,7 @@ def test_services_that_were_up_may_end_as_often_as_they_like(quick: Cli) -> None
     for end in range(START_LIMIT + 1):
         for service in ("redis", "gateway", "io"):
             wait_until(lambda service=service: _runs(quick, service))  # type: ignore[misc]
-            os.kill(quick.service(service), signal.SIGKILL)
+            quick.kill(quick.service(service))
         for service in ("redis", "gateway", "io"):
             said = re.compile(f"{service} ended .* after {end + 1} ends" if end else f"{service} ended")
             wait_until(

@@ -60,7 +60,7 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     assert (submitted.returncode, submitted.stdout) == (0, "hello\n")
 
     worker = cli.service("worker")
-    os.kill(worker, signal.SIGKILL)
+    cli.kill(worker)
     running.wait_for("worker ended (killed by SIGKILL), restarting it in 0.5 s")
     again = cli("submit", "still there", "--wait", "--url", url)
     assert (again.returncode, again.stdout) == (0, "still there\n")
@@ -210,7 +210,7 @@ def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
     wait_until(lambda: done() >= before + 4, alive=lambda: second.process.poll() is None)
     goal = before + 4
     for service in ("gateway", "worker", "io", "redis"):
-        os.kill(cli.service(service), signal.SIGKILL)
+        cli.kill(cli.service(service))
         second.wait_for(f"{service} ended (killed by SIGKILL)")
         goal = max(goal, done()) + 4
         wait_until(lambda goal=goal: done() >= goal, report=second.text)  # type: ignore[misc]
@@ -400,7 +400,7 @@ def test_flower_still_shows_what_it_has_seen_after_a_restart(cli: Cli) -> None:
     wait_until(lambda: seen(first))
     wait_until(lambda: saved(first))
     killed, when = cli.service("flower"), time.time()
-    os.kill(killed, signal.SIGKILL)
+    cli.kill(killed)
     running.wait_for("flower ended (killed by SIGKILL)")
     wait_until(lambda: seen(first) and listens(when))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import threading
@@ -132,7 +131,7 @@ def test_models_take_turns_in_memory_for_one(cli: Cli, models: dict[str, str], w
     assert {*ends[-2:]} == {"succeeded"}, "a comes back for what waits"
 
     victim = workers(cli)[0]
-    os.kill(victim, signal.SIGKILL)
+    cli.kill(victim)
     running.wait_for("(killed by SIGKILL), restarting it")
     for name in "abc":
         assert ended(url, sent(url, name, "after the crash"))["model"] == name

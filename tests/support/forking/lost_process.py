@@ -19,6 +19,8 @@ from typing import IO, Any
 
 import pytest
 
+from common.held_process import HeldProcess
+
 NOTICED_S = 5.0  # after the end of a process, until xdist has read what it still had to say
 STACKS = "stacks"  # where a process writes its stacks at a fatal signal
 
@@ -81,12 +83,9 @@ def _kill_holders(pipe: IO[bytes] | None) -> None:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is somebody else's
             if entry.name != str(os.getpid()):
-                pidfd = os.pidfd_open(int(entry.name))
-                try:
+                with HeldProcess(int(entry.name)) as held:
                     if any(_is(file, pipe) for file in (entry / "fd").iterdir()):
-                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                finally:
-                    os.close(pidfd)
+                        held.send_signal(signal.SIGKILL)
 
 
 def _is(file: Path, pipe: IO[bytes]) -> bool:

@@ -145,6 +145,8 @@ def _until_forked(owner: socket.socket, listening: socket.socket) -> Any:
 def _tell_end(told: Told, pidfd: int) -> None:
     pid, listener = told.pop(pidfd)
     os.close(pidfd)
+    if os.getpgid(pid) == pid:
+        os.killpg(pid, signal.SIGKILL)  # as the supervisor does for its children before it takes their code
     _, status = os.waitpid(pid, 0)
     with listener, suppress(OSError):  # nobody waits for it any more
         listener.send(str(os.waitstatus_to_exitcode(status)).encode())
