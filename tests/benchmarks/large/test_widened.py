@@ -107,16 +107,24 @@ def test_without_the_scale_of_norms_they_do_not(tiny: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("format", ["f16", "bf16", "q8_0", "q4_0"])
 def test_zeros_lose_nothing_in_other_formats(tiny: Path, tmp_path: Path, format: str) -> None:
-    """The small model in the same format, through the same 16 bits, is as far from F32."""
-    widen(tiny, tmp_path / "wide.gguf", WIDER, format)
-    widen(tiny, tmp_path / "small.gguf", TINY, format)
+    """Its weights are those of the small model in the same format, to the last bits that F32 has.
+
+    Served as it is, activations may be rounded as well, and in other layers than those of the small model,
+    since some kernels take whole tiles only: never to fewer bits than weights, so by no more than these lost.
+    """
     tokens = some_tokens(40)
     exact = outputs(tiny, tokens).logits
-    small, wide = (outputs(tmp_path / f"{name}.gguf", tokens).logits for name in ("small", "wide"))
-    lost = np.abs(small - exact).mean()
-    # Kernels add in another order where rows are longer, which tips roundings of activations.
-    assert np.abs(wide - small).mean() < 0.1 * lost
-    assert np.abs(wide - exact).mean() == pytest.approx(lost, rel=0.02)
+    of_weights, served = {}, {}
+    for name, shape in (("small", TINY), ("wide", WIDER)):
+        path, as_f32 = tmp_path / f"{name}.gguf", tmp_path / f"{name}-f32.gguf"
+        widen(tiny, path, shape, format)
+        requantise(str(path), str(as_f32), "f32")
+        served[name], of_weights[name] = (outputs(each, tokens).logits for each in (path, as_f32))
+    assert largest_difference(of_weights["wide"], of_weights["small"]) < CLOSE
+    lost = np.abs(of_weights["small"] - exact).mean()
+    assert lost > 10 * CLOSE
+    for logits in served.values():
+        assert np.abs(logits - of_weights["small"]).mean() < 1.5 * lost
 
 
 def test_k_quants_fit_a_shape_of_whole_blocks(tmp_path: Path) -> None:

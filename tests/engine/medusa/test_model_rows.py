@@ -16,6 +16,7 @@ from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.model_rows import ModelRows
 
 ROWS, WIDTH = 50, 64
+BLOCK = 32  # of Q8_0
 MATRIX = np.random.default_rng(3).standard_normal((ROWS, WIDTH)).astype(np.float32)
 
 
@@ -86,15 +87,22 @@ def test_hidden_states_times_the_lm_head_are_the_models_logits(tiny_gguf: str) -
 
 @pytest.mark.slow
 def test_the_same_holds_for_the_default_model_within_quantisation() -> None:
-    """llama.cpp rounds the states to eight bits as well."""
+    """For matrices in Q8_0, llama.cpp's kernels round the states to Q8_0 as well.
+
+    Of a block's values each is off by up to half a step, and the step, in F16, by up to 2^-11. No sum of
+    such errors is beyond 7 standard deviations more often than once in 10^10; here are 200,000.
+    """
     path = default_model_path()
     (logits, hidden), model = outputs(path, "f16")
     assert hidden is not None
     rows = ModelRows(path).lm_head()
     assert rows.shape == (model.vocab_size, model.width)
     ours = hidden @ rows.T
-    assert np.array_equal(ours.argmax(axis=1), logits.argmax(axis=1))
-    assert np.abs(ours - logits).max() < 0.02 * np.ptp(logits)
+    steps = np.abs(hidden.reshape(len(hidden), -1, BLOCK)).max(axis=2) / 127
+    squares = (rows.reshape(len(rows), -1, BLOCK) ** 2).sum(axis=2)
+    off = 7 * np.sqrt(steps**2 / 12 @ squares.T) + 2**-11 * np.abs(hidden) @ np.abs(rows).T
+    assert off.max() < 0.05 * np.ptp(logits), "which says something"
+    assert (np.abs(ours - logits) < off).all()
 
 
 def refused(path: str, reason: str, ids: list[int] | None = None) -> None:
