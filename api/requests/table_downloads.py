@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from api.http.errors import TooManyRequests
-from tables.conversion.process import Seats
+from tables.conversion.seats import Seats
 
 MOST_TABLES = 4  # of one key: each is a temporary file until it is sent
 

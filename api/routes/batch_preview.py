@@ -20,6 +20,7 @@ from api.routes.batch_results import Making
 from api.service.dependencies import Gateway, GatewayDep
 from tables.conversion.options import TableOptions, Wanted
 from tables.conversion.process import PREVIEW, Conversion, preview_spec
+from tables.conversion.seats import Seat
 from tasks.base.errors import FileNotFound
 from tasks.files.records import FileRecord
 from tasks.records.ids import FILE
@@ -38,7 +39,9 @@ class PreviewRequest(TableFields):
     endpoint: Literal["/v1/chat/completions", "/v1/jobs"] = "/v1/chat/completions"
     rows: int = Field(3, ge=1, le=MAX_ROWS, description="Most rows that are shown.")
     count: bool = Field(
-        False, description="Read all rows and count them, which also finds those that cannot be read."
+        False,
+        description="Read all rows and count them, which also finds those that cannot be read. Where that "
+        "takes more than 1.5 s of processor time, `row_count` is null.",
     )
 
 
@@ -112,10 +115,10 @@ class _PreviewMaking(Making):
         super().__init__(gateway, owner)
         self._file, self._options, self._body = file, options, body
 
-    async def made(self) -> BinaryIO:
-        return await self.converted(self._conversion(), PREVIEW)
+    async def made(self, seat: Seat) -> BinaryIO:
+        return await self.converted(seat, self._conversion(seat), PREVIEW)
 
-    def _conversion(self) -> Generator[Conversion | None, None, None]:
+    def _conversion(self, seat: Seat) -> Generator[Conversion | None, None, None]:
         """In short steps, as batch_results has them."""
         gateway, body = self._gateway, self._body
         wanted = Wanted(body.rows, body.count)
@@ -127,4 +130,4 @@ class _PreviewMaking(Making):
             table, copying = exits.enter_context(gateway.files.objects.local_copy(self._file.object_name))
             for _ in copying:
                 yield None
-            yield exits.enter_context(contextlib.closing(Conversion(specification, table)))
+            yield exits.enter_context(contextlib.closing(Conversion(seat, specification, table)))

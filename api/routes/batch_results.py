@@ -26,6 +26,7 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.file_response import READ_BYTES, ContentResponse, Download, open_content
 from tables.conversion.process import Conversion, ConversionFailed, output_spec
+from tables.conversion.seats import Seat
 from tasks.base.errors import FileStoreUnavailable, ObjectMissing
 from tasks.batches.segments import merged
 from tasks.files.base import translated
@@ -224,28 +225,31 @@ class Making:
             raise
 
     async def _make(self) -> BinaryIO:
-        seats = self._gateway.table_downloads.seats
-        while not seats.take(self._owner):
-            await self._pause()
+        seat = self._gateway.table_downloads.seats.enter(self._owner)
         try:
-            return await self.made()
+            return await self.made(seat)
         finally:
-            seats.leave(self._owner)
+            seat.leave()
 
-    async def made(self) -> BinaryIO:
+    async def made(self, seat: Seat) -> BinaryIO:
         """The file, by converted()."""
         raise NotImplementedError
 
-    async def converted(self, steps: Generator[Conversion | None, None, None], name: str) -> BinaryIO:
+    async def converted(
+        self, seat: Seat, steps: Generator[Conversion | None, None, None], name: str
+    ) -> BinaryIO:
         """The file of this name in the folder of a conversion. steps: None for a step before it.
 
         Raises NoOutputTable and FileStoreUnavailable.
         """
-        gateway = self._gateway
+        gateway, conversion = self._gateway, None
         try:
-            while (conversion := await gateway.in_file_thread(partial(next, steps))) is None:
+            while conversion is None:
+                while not seat.held():
+                    await self._pause()
+                conversion = await gateway.in_file_thread(partial(next, steps))
                 self._check()
-            while not conversion.has_ended():
+            while not await gateway.in_file_thread(conversion.has_ended):
                 await self._pause()
             self.cut = conversion.cut
             return await gateway.in_file_thread(partial((conversion.folder / name).open, "rb"))
@@ -272,21 +276,23 @@ class _TableMaking(Making):
         super().__init__(gateway, owner)
         self._batch, self._wanted = batch, wanted
 
-    async def made(self) -> BinaryIO:
+    async def made(self, seat: Seat) -> BinaryIO:
         try:
-            return await self._converted()
+            return await self._converted(seat)
         except ObjectMissing:  # its parts are deleted soon after its end
             if self._batch.ended:
                 raise
             self._batch = await run_in_threadpool(self._gateway.batches.get, self._batch.id)
-            return await self._converted()
+            return await self._converted(seat)
 
-    async def _converted(self) -> BinaryIO:
-        steps = _conversion(self._gateway, self._batch, self._wanted)
-        return await self.converted(steps, self._wanted.name)
+    async def _converted(self, seat: Seat) -> BinaryIO:
+        steps = _conversion(seat, self._gateway, self._batch, self._wanted)
+        return await self.converted(seat, steps, self._wanted.name)
 
 
-def _conversion(gateway: Gateway, batch: Batch, wanted: _Wanted) -> Generator[Conversion | None, None, None]:
+def _conversion(
+    seat: Seat, gateway: Gateway, batch: Batch, wanted: _Wanted
+) -> Generator[Conversion | None, None, None]:
     """In short steps: None while files are copied, then the conversion, which ends with this generator."""
     records = gateway.files.records
     ids = [batch.input_file_id, *(id for id in (batch.output_file_id, batch.error_file_id) if id is not None)]
@@ -309,7 +315,7 @@ def _conversion(gateway: Gateway, batch: Batch, wanted: _Wanted) -> Generator[Co
             files.append(parts)
         specification = output_spec(batch.table, wanted.name, usage=wanted.usage, safe_csv=wanted.safe_csv)
         table, *results = files
-        yield exits.enter_context(contextlib.closing(Conversion(specification, table, results=results)))
+        yield exits.enter_context(contextlib.closing(Conversion(seat, specification, table, results=results)))
 
 
 def _closed(making: asyncio.Future[BinaryIO]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from tables.conversion.options import TableOptions, Wanted
 from tables.conversion.request_lines import LineLimits, RowRequests, TableRefused
 
 MAX_CELL = 500  # characters of a value that is shown
+COUNT_S = 1.5  # of processor time, so that a preview ends within its first turn: seats.TURN_S
 OBJECT = "batch.preview"
 
 
@@ -41,9 +43,12 @@ def write_preview(
     json.dump(shown, out, allow_nan=False)
 
 
-def _counted(rest: Iterator[Row], count: int, most: int) -> int:
-    """Read the other rows. count: of those read before."""
+def _counted(rest: Iterator[Row], count: int, most: int) -> int | None:
+    """Read the other rows. count: of those read before. None where there is no time to read all."""
+    until = time.process_time() + COUNT_S
     for _ in rest:
+        if time.process_time() > until:
+            return None
         count += 1
         if count > most:
             raise TableRefused("too_many_tasks", f"the table holds more than {most:,} rows")

@@ -25,7 +25,8 @@ from typing import IO, Any, BinaryIO
 
 from common.json_text import compact
 from tables.conversion.options import TableOptions
-from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec
+from tables.conversion.process import Conversion, ConversionFailed, lines_spec
+from tables.conversion.seats import Seats
 from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStoreUnavailable
 from tasks.base.settings import Settings
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
@@ -94,14 +95,9 @@ class Ingest:
             line_bytes=settings.max_body_bytes,
             all_bytes=settings.max_file_bytes,
         )
-        while not self._seats.take(batch.owner):
-            time.sleep(POLL_S)
-            yield
-            if report.check_ending():
-                return
+        seat = self._seats.enter(batch.owner)
         try:
-            conversion = Conversion(specification, source, lines=lines)
-            with contextlib.closing(conversion):
+            with contextlib.closing(Conversion(seat, specification, source, lines=lines)) as conversion:
                 while not conversion.has_ended(POLL_S):
                     yield
                     if report.check_ending():
@@ -114,7 +110,7 @@ class Ingest:
         except FilesLimit as error:
             raise BatchRefused("file_storage_limit", str(error)) from None
         finally:
-            self._seats.leave(batch.owner)
+            seat.leave()
         lines.seek(0)
 
     def _refuse_useless_file(self, source: BinaryIO, report: _Report) -> Steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import io
 import json
 import random
 import tempfile
@@ -15,9 +16,12 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from tables.conversion import process
-from tables.conversion.options import TableOptions
-from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec, output_spec
+from tables.conversion import preview, process
+from tables.conversion.options import TableOptions, Wanted
+from tables.conversion.process import Conversion, ConversionFailed, lines_spec, output_spec
+from tables.conversion.request_lines import LineLimits
+from tables.conversion.seats import Seat, Seats
+from tables.sources.open_table import open_table
 
 URL = "/v1/chat/completions"
 LIMIT_S = 60.0
@@ -29,6 +33,10 @@ pytestmark = pytest.mark.slow
 def slow() -> bytes:
     """A table that takes seconds to read, and has no row."""
     return gzip.compress(b"a\n" + b"\n" * 100_000_000, 1)
+
+
+def free_seat() -> Seat:
+    return Seats().enter("a")
 
 
 @contextlib.contextmanager
@@ -49,7 +57,7 @@ def converted(content: bytes, name: str = "t.csv", **changes: Any) -> bytes:
     """The lines; changes: of the specification."""
     specification = lines_spec(TableOptions(name, "{{ a }}"), URL, 1000, 1 << 20, 1 << 20) | changes
     with opened(content) as table, opened(b"") as lines:
-        conversion = Conversion(specification, table, lines=lines)
+        conversion = Conversion(free_seat(), specification, table, lines=lines)
         with contextlib.closing(conversion):
             wait(conversion)
         assert not conversion.folder.exists()
@@ -71,7 +79,9 @@ def test_results_become_columns() -> None:
     }
     with opened(b"a,b\nx,y\nz,w\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
         specification = output_spec(TableOptions("t.csv", "{{ a }}", columns=["b"]), "out.csv")
-        with contextlib.closing(Conversion(specification, table, results=[results])) as conversion:
+        with contextlib.closing(
+            Conversion(free_seat(), specification, table, results=[results])
+        ) as conversion:
             wait(conversion)
             text = (conversion.folder / "out.csv").read_text()
     assert text == "b,answer,finish_reason,error\nw,,,boom: no luck\n"
@@ -84,7 +94,9 @@ def test_the_output_has_what_was_asked_for() -> None:
     with opened(b"a\nx\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
         options = TableOptions("t.csv", "{{ a }}")
         specification = output_spec(options, "out.csv", usage=True, safe_csv=True)
-        with contextlib.closing(Conversion(specification, table, results=[results])) as conversion:
+        with contextlib.closing(
+            Conversion(free_seat(), specification, table, results=[results])
+        ) as conversion:
             wait(conversion)
             text = (conversion.folder / "out.csv").read_text()
     assert text == "a,answer,finish_reason,error,prompt_tokens,completion_tokens\nx,'=1+1,stop,,3,2\n"
@@ -95,7 +107,9 @@ def test_values_that_were_cut_are_counted() -> None:
     result = {"id": "batch_req_1-1", "error": failed, "response": None}
     with opened(b"a\nx\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
         specification = output_spec(TableOptions("t.csv", "{{ a }}"), "out.xlsx")
-        with contextlib.closing(Conversion(specification, table, results=[results])) as conversion:
+        with contextlib.closing(
+            Conversion(free_seat(), specification, table, results=[results])
+        ) as conversion:
             wait(conversion)
             assert conversion.cut == 1
 
@@ -135,7 +149,7 @@ def test_an_output_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     result = {"id": "batch_req_1-1", "custom_id": "1", "error": failed, "response": None}
     with opened(b"a\nx\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
         specification = output_spec(TableOptions("t.csv", "{{ a }}"), name)
-        conversion = Conversion(specification, table, results=[results])
+        conversion = Conversion(free_seat(), specification, table, results=[results])
         with (
             contextlib.closing(conversion),
             pytest.raises(ConversionFailed, match="more than 500,000 bytes on the disk") as refused,
@@ -147,7 +161,7 @@ def test_an_output_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_full_disk_is_no_fault_of_the_table() -> None:
     specification = lines_spec(TableOptions("t.csv", "{{ a }}"), URL, 1000, 1 << 20, 1 << 20)
     with opened(b"a\nx\n") as table, Path("/dev/full").open("r+b", buffering=0) as lines:
-        conversion = Conversion(specification, table, lines=lines)
+        conversion = Conversion(free_seat(), specification, table, lines=lines)
         with (
             contextlib.closing(conversion),
             pytest.raises(ConversionFailed, match="temporary files: No space left") as refused,
@@ -159,18 +173,41 @@ def test_a_full_disk_is_no_fault_of_the_table() -> None:
 def test_it_can_be_ended_at_any_time() -> None:
     specification = lines_spec(TableOptions("t.csv.gz", "{{ a }}"), URL, 1000, 1 << 20, 1 << 20)
     with opened(slow()) as table, opened(b"") as lines:
-        conversion = Conversion(specification, table, lines=lines)
+        conversion = Conversion(free_seat(), specification, table, lines=lines)
         assert not conversion.has_ended(0.2)
         conversion.close()
         assert not Path(conversion.folder).exists()
 
 
-def test_seats_are_few_and_one_for_each() -> None:
-    seats = Seats(2)
-    assert seats.take("a")
-    assert not seats.take("a")
-    assert seats.take("b")
-    assert not seats.take("c")
-    seats.leave("a")
-    assert seats.take("c")
-    assert not seats.take("a")
+def test_it_begins_anew_where_its_seat_was_lost() -> None:
+    rows = 2_000
+    content = gzip.compress(b"a\n" + b"x\n" * rows + b"\n" * 5_000_000, 1)  # a second of reading
+    specification = lines_spec(TableOptions("t.csv.gz", "{{ a }}"), URL, rows, 1 << 20, 1 << 30)
+    seats = Seats(2, 1, turn_s=0.5)
+    other, own = seats.enter("other"), seats.enter("own")
+    give_up = time.monotonic() + LIMIT_S
+    with (
+        opened(content) as table,
+        opened(b"") as lines,
+        contextlib.closing(Conversion(own, specification, table, lines=lines)) as conversion,
+    ):
+        while not conversion.has_ended(0.01) and own.held():
+            assert time.monotonic() < give_up
+        assert other.stays
+        assert not conversion.has_ended(0.01)
+        assert not conversion.folder.exists()
+        other.leave()
+        wait(conversion)
+        lines.seek(0)
+        found = [json.loads(line)["custom_id"] for line in lines.read().splitlines()]
+    assert found == [str(number) for number in range(1, rows + 1)]
+
+
+def test_a_count_that_takes_long_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preview, "COUNT_S", 0.0)
+    path, shown = tmp_path / "t.csv", io.StringIO()
+    path.write_bytes(b"a\n1\n2\n")
+    limits = LineLimits(rows=10, line_bytes=100, bytes=100)
+    options = TableOptions("t.csv", "")
+    preview.write_preview(open_table(path), options, URL, Wanted(rows=1, count=True), limits, shown)
+    assert json.loads(shown.getvalue())["row_count"] is None

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tables.conversion.options import TableOptions
-from tables.conversion.process import AT_ONCE, Conversion
+from tables.conversion.process import Conversion
+from tables.conversion.seats import AT_ONCE
 from tasks.base.errors import BatchRefused, FileStoreUnavailable
 from tasks.base.settings import Settings
 from tasks.batches.ingest import Ingest
@@ -244,7 +245,7 @@ def test_a_full_disk_is_tried_again(
     with monkeypatch.context() as patch, Path("/dev/full").open("r+b", buffering=0) as full:
         patch.setattr(
             "tasks.batches.ingest.Conversion",
-            lambda specification, source, **_: Conversion(specification, source, lines=full),
+            lambda seat, specification, source, **_: Conversion(seat, specification, source, lines=full),
         )
         with pytest.raises(FileStoreUnavailable, match="No space left"):
             reader.read(batch)

@@ -27,8 +27,13 @@ export function newView(main, signal) {
     zone, rest);
 }
 
+// Without a number where counting takes too long.
+function rows(preview, noun) {
+  return preview.row_count === null ? `many ${noun}s` : plural(preview.row_count, noun);
+}
+
 function fileCard(file, preview, restart) {
-  const lines = h("p", { class: "muted small" }, `${plural(preview.row_count, "row")}, ${plural(preview.columns.length, "column")}. ${preview.description}.`);
+  const lines = h("p", { class: "muted small" }, `${rows(preview, "row")}, ${plural(preview.columns.length, "column")}. ${preview.description}.`);
   return h("section", { class: "card stack" },
     h("div", { class: "row between" }, h("div", {}, h("h2", {}, file.filename), lines), h("button", { type: "button", onclick: restart }, "Another file")),
     tableOf(preview, "The first rows"));
@@ -37,7 +42,7 @@ function fileCard(file, preview, restart) {
 function requestsForm(file, preview, signal) {
   const at = preview.columns.indexOf("url");
   const note = h("div", {});
-  const run = h("button", { type: "button", class: "primary" }, `Run ${plural(preview.row_count, "request")}`);
+  const run = h("button", { type: "button", class: "primary" }, `Run ${rows(preview, "request")}`);
   run.addEventListener("click", () => start({ input_file_id: file.id, endpoint: preview.rows[0][at] }, run, note, signal));
   return h("section", { class: "card stack" },
     h("h2", {}, "Requests"), h("p", {}, "This file has requests in the format of batches: they run as they are."), note, h("p", {}, run));
@@ -60,7 +65,7 @@ function tableForm(file, preview, signal) {
     return made;
   };
   const panel = previewPanel(fields, signal);
-  const run = h("button", { class: "primary" }, `Run ${plural(preview.row_count, "row")}`);
+  const run = h("button", { class: "primary" }, `Run ${rows(preview, "row")}`);
   const form = h("form", { class: "halves" },
     h("div", { class: "stack" },
       h("section", { class: "card stack" }, h("h2", {}, "Prompt"), template.element),
