@@ -9,6 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from cli.base.errors import CliError
+from cli.processes.private_files import FILE, FOLDER
 from common.held_process import HeldProcess
 
 PROCESSES = Path("/proc")
@@ -28,8 +29,8 @@ class FolderLock:
         path = self._folder / "lock"
         while self._fd is None:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._folder.mkdir(FOLDER, parents=True, exist_ok=True)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
             except OSError as error:
                 raise CliError(f"cannot use the folder {self._folder}: {error.strerror}") from None
             try:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cli.base.errors import EXIT_MODEL, CliError, ModelNotLoadable
 from cli.processes import die_with_parent
+from cli.processes.private_files import private_opener
 from cli.processes.restart_backoff import START_LIMIT, Restart, Restarts
 from tasks.base.readiness import READY_FD
 
@@ -142,7 +143,7 @@ class Supervisor:
         command = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
         ready, ready_writer = os.pipe()
         os.set_blocking(ready, False)
-        with spec.log.open("ab") as log, os.fdopen(ready_writer, "wb"):
+        with open(spec.log, "ab", opener=private_opener) as log, os.fdopen(ready_writer, "wb"):
             self._ready_pipes[spec.name] = ready
             self._children[spec.name] = subprocess.Popen(
                 command,

@@ -1,5 +1,5 @@
 """Limits for Flower: tornado does not limit connections, and waits an hour for a request; Flower does not
-limit the width of its table of tasks."""
+limit the width of its table of tasks. And what earlier releases told it, it is made to forget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SHORTER = (  # of a result
     (re.compile(r" tokens/step"), "/step"),
     (re.compile(r"^(([\d,]+) lines?), \2 succeeded(?=,)"), r"\1"),
 )
-WINDOW = re.compile(r"'batch_[0-9a-f]{32} (?:lines )?(.*)'")  # its batch is in the id beside it
+WINDOW = re.compile(r"'batch_[0-9a-f]{32} (?:lines? )?([\d,]+.*)'")  # its batch is in the id beside it
+JOB = re.compile(r"'[\d,]+ chars'")
+ANSWER = " | "  # before an answer, in results of earlier releases
 
 
 class BoundedServer(HTTPServer):
@@ -63,6 +65,34 @@ def shorten_tasks() -> None:
     from tornado.options import options
 
     options.format_task = short_task
+
+
+def forget_prompts() -> None:
+    """Make Flower load its state without the prompts and answers that earlier releases sent to it."""
+    from flower.events import Events
+
+    load = Events.load_state
+
+    def load_state(self: Any) -> Any:
+        state = load(self)
+        for task in () if state is None else state.tasks.values():
+            without_texts(task)
+        return state
+
+    Events.load_state = load_state
+
+
+def without_texts(task: Any) -> None:
+    """Leave sizes, times and codes of a stored task."""
+    args = task.args or ""
+    if not (JOB.fullmatch(args) or WINDOW.fullmatch(args)):
+        task.args = None
+    if task.exception:
+        task.exception = task.exception.partition(":")[0]
+        task.traceback = None
+    if task.result:
+        line, cut, _ = task.result.partition(ANSWER)
+        task.result = line + line[:1] * bool(cut)
 
 
 def _cut(value: Any, chars: int) -> Any:

@@ -20,10 +20,11 @@ from cli.base.errors import CliError
 from cli.base.installing import to_install
 from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
+from cli.processes.private_files import FOLDER, make_private, private_opener
 from cli.processes.supervisor import ChildSpec, Supervisor
 from cli.stack.child_specs import STOP_MARGIN_S, WORKER, ChildSpecs, flower_keeps
 from cli.stack.services import check_flower_guarded
-from cli.stack.state_file import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
+from cli.stack.state_file import ENTRIES, MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from common.llama_build import verdict
 from tasks.base.errors import SettingsError
 from tasks.base.settings import Settings, get_settings
@@ -153,12 +154,16 @@ class Stack:
         if self._flower_port is not None:
             check_port_free(self._host, self._flower_port, "Flower", "--flower-port")
         try:
+            own = (found for pattern in ENTRIES for found in self._state_dir.glob(pattern))
+            make_private([*own])
+            self._state_dir.chmod(FOLDER)
             for folder in (self.logs, self._state_dir / "redis"):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(FOLDER, exist_ok=True)
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
             (self._state_dir / RESTARTS_FILE).unlink(missing_ok=True)  # of a stack that was killed
-            self._state_file.write_text(json.dumps(self._stack_settings()), encoding="utf-8")
+            with open(self._state_file, "w", encoding="utf-8", opener=private_opener) as file:
+                json.dump(self._stack_settings(), file)
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 

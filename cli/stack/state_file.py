@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -10,12 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from cli.processes.folder_lock import is_locked
+from cli.processes.private_files import FILE
 from cli.processes.restart_backoff import Restart
-from common.atomic_write import atomic_write
+from common.atomic_write import atomic_file
 
 STACK_FILE = "stack.json"  # while the stack runs
 MODELS_FILE = "models.json"  # likewise, where it has several models
 RESTARTS_FILE = "restarts.json"  # likewise, once a service has ended
+ENTRIES = (
+    "lock",
+    STACK_FILE,
+    MODELS_FILE,
+    RESTARTS_FILE,
+    "logs",
+    "redis",
+    "files",
+    "flower*",
+)  # all that is there
 
 
 def running_stack(state_dir: Path) -> dict[str, Any]:
@@ -39,8 +51,9 @@ def write_restarts(state_dir: Path, restarts: Sequence[Restart]) -> None:
 
 def write_note(note: Path, content: dict[str, Any]) -> None:
     """Write a state file; ignores errors, so that a full disk stops no service."""
-    with suppress(OSError):
-        atomic_write(note, json.dumps(content), durable=False)
+    with suppress(OSError), atomic_file(note, durable=False) as file:
+        os.fchmod(file.fileno(), FILE)
+        file.write(json.dumps(content).encode())
 
 
 def _read(state_dir: Path, name: str) -> dict[str, Any]:

@@ -226,7 +226,10 @@ class IdempotencyConflict(TasksError):
 
 
 class JobFailed(TasksError):
-    """Raised by the Celery task: Flower shows its repr, so that is the bare line `code: message`."""
+    """Raised by the Celery task: Flower shows its repr, so that is the bare code of the error.
+
+    Its message may quote the request.
+    """
 
     def __repr__(self) -> str:
         return str(self)

@@ -37,7 +37,7 @@ def about_request(request_id: str) -> None:
 
 
 class JsonLines(JsonFormatter):
-    """Formats the fields in KEPT and the ids. Celery's other fields may hold the beginnings of prompts."""
+    """Formats the fields in KEPT and the ids. Celery has others, of tasks, which nobody needs."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -71,5 +71,5 @@ def log_json(level: int | str) -> None:
 
 
 def quiet_pool() -> None:
-    """Silence Celery's pool at DEBUG: it logs whole messages, which hold the beginnings of prompts."""
+    """Silence Celery's pool at DEBUG: it logs whole messages."""
     logging.getLogger("celery.pool").setLevel(logging.INFO)

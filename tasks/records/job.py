@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ from tasks.records.webhook import Webhook
 
 INCOMPLETE = "incomplete"  # error code of a job whose JSON was cut off; its result has the text so far
 MAX_TEMPERATURE = 2  # as in the OpenAI API; beyond it answers are noise
-PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
+PREVIEW_CHARS = 60  # of a prompt in a table: enough to recognise it
 
 
 class Status(StrEnum):
@@ -65,6 +65,16 @@ def new_job_id() -> str:
 def random_seed() -> int:
     """A seed to store in the record, so that a second attempt generates the same text."""
     return secrets.randbits(53)  # every JSON reader represents so many bits exactly
+
+
+def prompt_size(request: Mapping[str, Any]) -> str:
+    """All that Flower shows of a prompt: as in "1,234 chars"."""
+    texts = [request["prompt"]] if request.get("prompt") is not None else _contents(request["messages"])
+    return f"{sum(map(len, texts)):,} chars"
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(message.get("content") or "") for message in messages]
 
 
 def preview(request: Mapping[str, Any]) -> str:

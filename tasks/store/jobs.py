@@ -23,7 +23,7 @@ from tasks.base.errors import (
 from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
-from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
+from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, prompt_size, seconds
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full, no_job
 from tasks.store.scripts import Argument, answering, pairs
@@ -121,10 +121,10 @@ class JobStore:
         requests = [{**new.request, **variant} for variant in variants]
         parts = split(new.request, variants)
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
-        previews = [preview(request) for request in requests]
+        sizes = [prompt_size(request) for request in requests]
         jobs = [
-            {"id": job_id, "preview": shown, "prompt": prompt_key}
-            for job_id, shown, prompt_key in zip(ids, previews, parts.prompt_keys, strict=True)
+            {"id": job_id, "size": size, "prompt": prompt_key}
+            for job_id, size, prompt_key in zip(ids, sizes, parts.prompt_keys, strict=True)
         ]
         arguments = {
             "priority": new.priority,

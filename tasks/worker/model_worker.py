@@ -20,7 +20,7 @@ from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.base.telemetry.tracing_setup import begin
 from tasks.records.claim import Claim
-from tasks.records.job import Status
+from tasks.records.job import Status, result_line
 from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
 from tasks.store.metrics_store import MetricsReporter
 from tasks.store.windows import WindowStore
@@ -35,7 +35,7 @@ from tasks.worker.conversions import (
     to_result,
 )
 from tasks.worker.exclusive_gate import ExclusiveGate
-from tasks.worker.flower_line import end_line, stored_end_line, unbegun
+from tasks.worker.flower_line import stored_end_line, unbegun
 from tasks.worker.heartbeat import Heartbeat, RunningJob
 from tasks.worker.metrics import EngineCollector, observe_job
 from tasks.worker.retrying import retry_until_available
@@ -155,7 +155,7 @@ class ModelWorker:
             failure = to_error(claim, error)
             self._finish(running, Status.FAILED, error=failure)
             self._tracing.job(claim, Status.FAILED, None, failure)
-            raise JobFailed(f"{failure['code']}: {failure['message']}") from None
+            raise JobFailed(failure["code"]) from None
         cut_off = incomplete(claim, completion)
         status = STATUS[completion.finish_reason] if cut_off is None else Status.FAILED
         end = {"result": result} if cut_off is None else {"result": result, "error": cut_off}
@@ -163,8 +163,8 @@ class ModelWorker:
         observe_job(claim.priority, result["timing"])
         self._tracing.job(claim, status, result, cut_off)
         if cut_off is not None:
-            raise JobFailed(f"{cut_off['code']}: {cut_off['message']}")
-        return end_line(result)
+            raise JobFailed(cut_off["code"])
+        return result_line(result)
 
     def _finish(self, running: RunningJob, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim

@@ -108,7 +108,7 @@ def test_settings_that_only_some_parts_refuse(in_process: InProcessCli, settings
     assert "slots must be below 63" in found["settings"][1].what
     assert "there are no API keys" in only(found, "address", Grade.FAIL).what
     flower = only(found, "address of flower", Grade.WARN)
-    assert "would let anyone see every prompt" in flower.what
+    assert "would let anyone see and stop tasks" in flower.what
     assert "FLOWER_BASIC_AUTH" in flower.mend
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import httpx
@@ -16,10 +16,10 @@ START_LIMIT_S = 30.0
 
 
 @contextmanager
-def flower(settings: Settings) -> Iterator[Callable[[], list[str]]]:
-    """Yields what tells the ids of the tasks that it shows."""
+def flower(settings: Settings, more: Mapping[str, str] | None = None) -> Iterator[Callable[[], list[str]]]:
+    """Yields what tells the ids of the tasks that it shows. more: variables."""
     url = f"http://127.0.0.1:{settings.flower_port}"
-    env = environment(settings) | {"FLOWER_UNAUTHENTICATED_API": "1"}
+    env = environment(settings) | {"FLOWER_UNAUTHENTICATED_API": "1"} | dict(more or {})
     process = subprocess.Popen([sys.executable, "-m", "cli", "flower"], cwd=ROOT, env=env)
     try:
         wait_until(lambda: _answers(url), START_LIMIT_S, lambda: process.poll() is None)

@@ -1,4 +1,4 @@
-"""The order of the queues, and what Flower will show of a prompt."""
+"""The order of the queues, and what is shown of a prompt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tasks.base.queue_names import IO_QUEUE, QUEUES, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import IN_A_ROW, InteractiveFirst, make_app
-from tasks.records.job import PREVIEW_CHARS, Priority, preview
+from tasks.records.job import PREVIEW_CHARS, Priority, preview, prompt_size
 
 
 def test_interactive_is_polled_first() -> None:
@@ -83,6 +83,12 @@ def test_no_two_models_share_a_queue() -> None:
         assert name.isascii()
         assert not set(name) & set(" ,\n"), "Celery's -Q takes names between commas"
     assert queue_of(Priority.BULK, "smollm2.q4_1") == "medusaq.bulk.smollm2.q4_1"
+
+
+def test_flower_is_told_the_size_of_a_prompt() -> None:
+    assert prompt_size({"prompt": "é" * 1234}) == "1,234 chars"
+    messages = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": None}, {"content": "de"}]
+    assert prompt_size({"messages": messages}) == "5 chars"
 
 
 def test_preview() -> None:

@@ -22,7 +22,7 @@ from tests.tasks.helpers.records import messages, new, sent_ids
 from tests.tasks.helpers.windows import Windows
 
 MODEL = "a b@é:/%~._-"
-PROMPTS = ['What\'s "up"', "it's", 'say "x"', "\\ \\' é 🌱 %s %1", "", "\x00\x7f", "/"]
+PROMPTS = ['What\'s "up"', "", "é" * 1234]
 OUR_OWN = {"origin", "hostname", "reply_to", "delivery_tag", "body_encoding"}  # of each sender, or message
 UNREAD = {"pid", "clock", "utcoffset"}  # of events: of a client's, Celery reads none; times are of Redis
 
@@ -90,7 +90,7 @@ def test_both_are_as_celery_sends_them(
         theirs = messages(store, priority, model or "")[1]
         store.db.redis.delete(f"{store.db.prefix}{queue}")
 
-        assert shown == repr("".join(c if c.isprintable() else "\ufffd" for c in prompt))
+        assert shown == repr(f"{len(prompt):,} chars")
         assert body_of(ours) == body_of(theirs) == [[job.id], {}, body_of(theirs)[2]]
         assert common(ours["headers"]) == common(theirs["headers"])
         assert {"argsrepr", "kwargsrepr", *common(ours["properties"])} == set(common(theirs["properties"]))

@@ -236,7 +236,7 @@ REFUSED: list[tuple[str, tuple[Argument, ...], Keys]] = [
                 "idempotency_ttl_ms": MS,
                 "max_queued": 0,
                 "max_stored_bytes": 9,
-                "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+                "jobs": [{"id": JOB, "size": "", "prompt": ""}],
             },
             "{}",
         ),

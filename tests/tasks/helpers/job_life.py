@@ -76,7 +76,7 @@ class JobLife(Model[State]):
             "max_queued": 1000,
             "max_stored_bytes": 10**9,
             "idempotency_ttl_ms": 0,
-            "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+            "jobs": [{"id": JOB, "size": "", "prompt": ""}],
         }
         began = {f"string {CLOCK}": str(BEGAN), **(LEADS if held else {})}
         before = beside_other(began) if held else began

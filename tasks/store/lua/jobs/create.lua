@@ -6,7 +6,7 @@
 --       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
 --       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
 --       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
---       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
+--       jobs: of each its id, size (of the prompt, as Flower shows it) and prompt (its place among the prompts, '' for none)
 -- Makes all of the jobs or none, and sends the messages of those that their owner's share allows now. Returns 'created' with
 -- ms of now and the model queue; 'existing' with the record; 'conflict' with the id of the other job; or what is full
 -- with its limit and ms until it has capacity, 0 for unknown: 'queue' | 'jobs' | 'tokens' | 'storage'.
@@ -48,7 +48,7 @@ if shared then
   for i = #jobs + 2, #ARGV do shared_bytes = shared_bytes + #ARGV[i] end
 end
 local bytes = shared_bytes
-for i, job in ipairs(jobs) do bytes = bytes + further + job_bytes(ARGV[i + 1], args.metadata, job.preview) end
+for i, job in ipairs(jobs) do bytes = bytes + further + job_bytes(ARGV[i + 1], args.metadata, job.size) end
 local full = storage_full(owner, bytes, args.max_stored_bytes)
 if full then return full end
 
@@ -86,7 +86,7 @@ local function create(job, request)
     redis.call('SADD', shared .. ':jobs', job.id)
   end
   local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
-    job.preview, further, unpack(fields))
+    job.size, further, unpack(fields))
   if keyed(owner) then redis.call('HINCRBY', P .. 'live', owner, 1) end
   if deferred then
     local held = counts_key('held', priority)
@@ -96,7 +96,7 @@ local function create(job, request)
     return
   end
   add_in_flight(priority, owner, model_queue)
-  send({ id = job.id, priority = priority, lane = model_queue, preview = job.preview })
+  send({ id = job.id, priority = priority, lane = model_queue, size = job.size })
 end
 
 for i, job in ipairs(jobs) do create(job, ARGV[i + 1]) end

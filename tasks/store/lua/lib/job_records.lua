@@ -10,18 +10,18 @@ local function metadata_bytes(metadata)
   return bytes
 end
 
-local function job_bytes(request, metadata, preview)
-  return JOB_BYTES + #request + #preview + metadata_bytes(metadata)
+local function job_bytes(request, metadata, size)
+  return JOB_BYTES + #request + #size + metadata_bytes(metadata)
 end
 
 -- The record of a new job and its place in the lists; its message is not sent yet. further: bytes that it takes
 -- beside these texts; then names and values of further fields.
-local function add_job(id, priority, owner, request, metadata, deadline, preview, further, ...)
+local function add_job(id, priority, owner, request, metadata, deadline, size, further, ...)
   local seq = redis.call('INCR', P .. 'seq')
-  local bytes = job_bytes(request, metadata, preview) + further
+  local bytes = job_bytes(request, metadata, size) + further
   count_bytes(owner, bytes)
   redis.call('HSET', P .. 'job:' .. id, 'stored', int(bytes), 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
-    'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
+    'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'size', size,
     'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
   if deadline ~= '' then redis.call('ZADD', P .. 'deadlines', deadline, id) end
   for _, scope in ipairs(scopes(owner)) do

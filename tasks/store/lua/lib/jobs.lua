@@ -7,7 +7,7 @@
 
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
-  'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
+  'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'size', 'owner', 'batch',
   'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted', 'lane', 'shared', 'note',
   'stored', 'reserved', 'waiters', 'model' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }

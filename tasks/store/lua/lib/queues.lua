@@ -37,18 +37,12 @@ local function queue_name(priority, model_queue)
   return name .. '.' .. model_queue:gsub('[^%w_.~-]', function(byte) return ('%%%02X'):format(byte:byte()) end)
 end
 
--- A text as Python shows it, where all of it is printable.
-local function shown(text)
-  local quote = text:find("'", 1, true) and not text:find('"', 1, true) and '"' or "'"
-  return quote .. text:gsub('\\', '\\\\'):gsub(quote, '\\' .. quote) .. quote
-end
-
--- job: its id, priority, lane and preview. What fails here fails alone: the job is noted as pending, and the reconciler
--- sends its message again.
+-- job: its id, priority, lane, and what Flower shows, which has no quotes: the size of a job's prompt, the preview of a
+-- window. What fails here fails alone: the job is noted as pending, and the reconciler sends its message again.
 local function push_message(job)
   local id, queue, task = job.id, queue_name(job.priority, job.lane), TASKS[job.priority]
   local now = ('%d.%06d'):format(TIME[1], TIME[2])
-  local tag, args = id .. '-' .. now, cjson.encode(shown(job.preview)) -- a script sends at most one of a job
+  local tag, args = id .. '-' .. now, cjson.encode("'" .. (job.preview or job.size) .. "'") -- a script sends at most one of a job
   redis.pcall('LPUSH', P .. queue, MESSAGE:format(id, task, id, id, args, id, queue, tag))
   local event = EVENT:format(id, id, task, args, queue, queue, now)
   redis.pcall('PUBLISH', KEYS[2], EVENT_MESSAGE:format(cjson.encode(event), tag))
@@ -120,7 +114,7 @@ local function next_fence(job)
   return math.max(job.fence + 1, NOW)
 end
 
--- Send the message of a queued job. job: its id, priority, lane and preview.
+-- Send the message of a queued job. job: as push_message has it.
 local function send(job)
   redis.call('ZADD', queue_key('pending', job.priority, job.lane), int(NOW), job.id)
   if job.lane ~= '' then redis.call('SADD', P .. 'lanes', job.lane) end
