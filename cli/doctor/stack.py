@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,16 +18,21 @@ from common.units import size
 from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
-from tasks.files.factory import make_store
+from tasks.files.base import S3
+from tasks.files.factory import folder_of, make_store
 from tasks.store.jobs import JobStore
 from tasks.store.queue_stats import queue_stats
 from tasks.store.workers import Registry
 
+MEND_FILES = "make the place in MEDUSAQ_FILES writable for this user, or name another"
+
 
 def files(settings: Settings) -> Iterator[Finding]:
-    """Check the file store by writing, reading and deleting an object."""
+    """Check an object store by writing, reading and deleting an object, and a folder by its permissions."""
+    if not settings.files.startswith(S3):
+        yield _folder(settings.files)
+        return
     name = f"doctor/{uuid.uuid4().hex}"
-    mend = "make the place in MEDUSAQ_FILES writable for this user, or name another"
     try:
         store = make_store(settings.files)
     except SettingsError as error:
@@ -38,18 +45,25 @@ def files(settings: Settings) -> Iterator[Finding]:
         with store.open(name) as written:
             whole = written.read() == b"written"
         store.delete(name)
-        free = store.free_bytes()
     except FileStoreUnavailable as error:
-        yield fail("file store", f"{settings.files} cannot be written: {error}", mend)
+        yield fail("file store", f"{settings.files} cannot be written: {error}", MEND_FILES)
         return
     finally:
         store.close()
     if not whole:
-        yield fail("file store", f"{settings.files} returned other content than was written", mend)
-    elif free is None:
-        yield ok("file store", f"{settings.files} stores and returns objects")
+        yield fail("file store", f"{settings.files} returned other content than was written", MEND_FILES)
     else:
-        yield free_space("file store", free, settings.files)
+        yield ok("file store", f"{settings.files} stores and returns objects")
+
+
+def _folder(url: str) -> Finding:
+    """That of a file store, which the first upload makes. Nothing is written into it."""
+    root = folder_of(url).absolute()
+    made = next(place for place in (root, *root.parents) if place.exists())
+    if made.is_dir() and os.access(made, os.W_OK | os.X_OK):
+        return free_space("file store", shutil.disk_usage(made).free, url)
+    what = f"{url} cannot be written: {made} is {'not writable' if made.is_dir() else 'no folder'}"
+    return fail("file store", what, MEND_FILES)
 
 
 def workers(settings: Settings) -> Iterator[Finding]:

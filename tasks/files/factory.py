@@ -18,4 +18,9 @@ def make_store(url: str) -> FileStore:
         from tasks.files.s3 import S3Store
 
         return S3Store(url)
-    return LocalStore(Path(url.removeprefix("file://")))
+    return LocalStore(folder_of(url))
+
+
+def folder_of(url: str) -> Path:
+    """That of a URL which does not begin with s3://."""
+    return Path(url.removeprefix("file://"))

@@ -36,6 +36,17 @@ def test_a_bare_machine_is_well_and_a_person_can_read_it(cli: Cli) -> None:
 
 
 @pytest.mark.stack
+def test_it_writes_nothing_into_the_current_folder(in_process: InProcessCli) -> None:
+    folder = in_process.folder
+    examined(in_process)
+    assert [*folder.rglob("*")] == []
+    (folder / ".medusaq" / "files").mkdir(parents=True)
+    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+    found = examined(in_process)
+    assert only(found, "file store", Grade.OK)
+    assert {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]} == before
+
+
 def test_a_running_stack_is_found_and_well(cli: Cli, in_process: InProcessCli) -> None:
     running = cli.start("up", "--port", "0", "--flower-port", "0")
     url = running.wait_for("  gateway  ").split()[-1]
