@@ -78,9 +78,10 @@ def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) ->
 
 
 def check_target(gateway: Gateway, url: str) -> None:
-    """Reject a webhook to a forbidden IP address. Host names are resolved and checked at delivery."""
+    """Reject a webhook to a forbidden IP address, or to a service of ours. Names are checked at delivery."""
+    target = target_of(url)
     try:
-        gateway.guard.check_literal(target_of(url).host)
+        gateway.guard.check_literal(target.host, target.port)
     except TargetRefused as error:
         raise BadRequest(f"webhook.url: {error}", param="webhook.url") from None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli.processes.supervisor import ChildSpec
+from tasks.base.setting_names import METRICS_PORTS
 
 WORKER = "worker"  # name of the model worker
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
@@ -50,6 +51,14 @@ class ChildSpecs:
             return ""
         host, _, first = self.metrics_address.rpartition(":")
         return f"{host}:{int(first) + (1 if service == 'io' else index + (index > 0))}"
+
+
+def metrics_ports(metrics_address: str | None, workers: int) -> dict[str, str]:
+    """The variable that tells services all ports of metrics. workers: that serve models."""
+    if metrics_address is None:
+        return {}
+    first = int(metrics_address.rpartition(":")[2])
+    return {METRICS_PORTS: ",".join(str(first + index) for index in range(workers + 1))}
 
 
 def flower_keeps(db: Path) -> dict[str, str]:

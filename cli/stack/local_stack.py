@@ -22,7 +22,7 @@ from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
 from cli.processes.private_files import FOLDER, make_private, private_opener
 from cli.processes.supervisor import ChildSpec, Supervisor
-from cli.stack.child_specs import STOP_MARGIN_S, WORKER, ChildSpecs, flower_keeps
+from cli.stack.child_specs import STOP_MARGIN_S, WORKER, ChildSpecs, flower_keeps, metrics_ports
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import ENTRIES, MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from common.llama_build import verdict
@@ -237,6 +237,7 @@ class Stack:
             "MEDUSAQ_DRAIN_S": str(self._drain_s),
             "MEDUSAQ_FILES": self._files,
             "PYTHONUNBUFFERED": "1",
+            **metrics_ports(self._settings.metrics_address, max(1, len(self._served))),
         }
         if self._weights is not None:
             env["MEDUSAQ_WEIGHTS"] = self._weights

@@ -15,7 +15,13 @@ ENV_FILE = Path(".env")
 
 # Variables that are known but not settings.
 USERS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}  # set by users for the command and the compiler
-OURS = {"MEDUSAQ_READY_FD", "MEDUSAQ_REFUSAL", "MEDUSAQ_TAKES_TURNS"}  # set by a stack for its services
+METRICS_PORTS = "MEDUSAQ_METRICS_PORTS"  # on which the workers of a stack serve their own metrics
+OURS = {
+    "MEDUSAQ_READY_FD",
+    "MEDUSAQ_REFUSAL",
+    "MEDUSAQ_TAKES_TURNS",
+    METRICS_PORTS,
+}  # set by a stack for its services
 
 _LEASE = "it follows from MEDUSAQ_LEASE_MS"
 _ENGINE = "the engine chooses it by itself"

@@ -270,7 +270,7 @@ class Settings(BaseSettings):
     webhook_allow: list[IPv4Network | IPv6Network] = Field(
         [],
         description='Networks that are not public and that webhooks may reach, as JSON: `["127.0.0.0/8"]` '
-        "for receivers on this machine.",
+        "for receivers on this machine. The ports of the stack itself are never reached.",
     )
     webhook_deny: list[IPv4Network | IPv6Network] = Field(
         [],

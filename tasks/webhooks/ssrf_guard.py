@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from tasks.base.errors import TargetRefused
 from tasks.base.settings import Settings
+from tasks.webhooks.own_services import NAT64, NONE, OwnServices, embedded, is_own
 
 Network = IPv4Network | IPv6Network
 
@@ -33,15 +34,13 @@ NOT_PUBLIC = tuple(
         "3fff::/20",  # documentation
     )
 )
-HOLD_V4 = (ip_network("::/96"), ip_network("::ffff:0:0:0/96"))  # compatible, and translated (SIIT)
-NAT64 = ip_network("64:ff9b::/96")
 Resolve = Callable[..., list[tuple[Any, ...]]]
 
 log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Thread-safe. denied: takes precedence over allowed.
+    """Thread-safe. denied: takes precedence over allowed, and so do our own services.
 
     resolve: socket.getaddrinfo, or a substitute in tests.
     """
@@ -50,19 +49,23 @@ class Guard:
         self,
         allowed: Iterable[Network] = (),
         denied: Iterable[Network] = (),
+        own: OwnServices = NONE,
         *,
         resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._allowed = tuple(allowed)
         self._denied = tuple(denied)
+        self._own = own
         self._resolve = resolve
 
     @classmethod
     def of(cls, settings: Settings) -> Guard:
-        return cls(settings.webhook_allow, settings.webhook_deny)
+        return cls(settings.webhook_allow, settings.webhook_deny, OwnServices.of(settings))
 
-    def check_literal(self, host: str) -> None:
-        """Raise TargetRefused for a forbidden address, localhost, or a malformed name. Other names pass."""
+    def check_literal(self, host: str, port: int) -> None:
+        """Raise TargetRefused for a forbidden address, localhost, a port of our own on an allowed one, or a
+        malformed name. Other names pass.
+        """
         local = host.lower() == "localhost" or host.lower().endswith(".localhost")
         try:
             found = socket.getaddrinfo("127.0.0.1" if local else host, None, flags=socket.AI_NUMERICHOST)
@@ -70,22 +73,33 @@ class Guard:
             return
         except UnicodeError:  # a label of the name is too long
             raise TargetRefused(f"{host} is no name of a host") from None
-        if self._forbidden(str(entry[4][0]) for entry in found):
+        addresses = [str(entry[4][0]) for entry in found]
+        if self._forbidden(addresses):
             raise TargetRefused(_refused(host))
+        if any(self._own.has(a, port) or a in self._own.redis_hosts(port) for a in addresses):
+            raise TargetRefused(_own_port(host, port))
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to, in this order. Blocks on the name server. Raises TargetRefused."""
+        self.check_literal(host, port)
+        addresses = self._resolved(host, port)
+        if forbidden := self._forbidden(addresses):
+            log.warning("webhooks: %s has addresses that are not allowed: %s", host, ", ".join(forbidden))
+            raise TargetRefused(_refused(host))
+        redis = {a for name in self._own.redis_hosts(port) for a in self._resolved(name, port)}
+        if ours := [a for a in addresses if a in redis or self._own.has(a, port)]:
+            log.warning("webhooks: %s leads to port %d of our own: %s", host, port, ", ".join(ours))
+            raise TargetRefused(_refused(host))
+        return addresses
+
+    def _resolved(self, host: str, port: int) -> list[str]:
         try:
             found = self._resolve(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
             log.warning("webhooks: %s cannot be resolved: %s", host, reason or error)
             raise TargetRefused(_refused(host)) from None
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if forbidden := self._forbidden(addresses):
-            log.warning("webhooks: %s has addresses that are not allowed: %s", host, ", ".join(forbidden))
-            raise TargetRefused(_refused(host))
-        return addresses
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     def _forbidden(self, addresses: Iterable[str]) -> list[str]:
         return [a for a in addresses if not self._may_reach(a)]
@@ -106,33 +120,13 @@ class Guard:
         return not (unusual or is_own(text)) and (isinstance(address, IPv4Address) or address in PUBLIC_V6)
 
 
-def embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
-    """The IPv4 addresses embedded in an IPv6 address: mapped, compatible, translated, NAT64, 6to4, Teredo."""
-    if isinstance(address, IPv4Address):
-        return []
-    last = IPv4Address(int(address) & 0xFFFFFFFF)
-    found = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
-    holds_last = address in NAT64 or any(address in network for network in HOLD_V4)
-    return [each for each in (*found, last if holds_last else None) if each is not None]
-
-
-def is_own(text: str) -> bool:
-    """Whether this machine has the address: then a socket connected to it has the same local address.
-
-    Connecting a UDP socket sends nothing.
-    """
-    family = socket.AF_INET6 if ":" in text else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect((text, 9))
-            return ip_address(asked.getsockname()[0]) == ip_address(text)
-    except OSError:  # no route
-        return False
-
-
 def _refused(host: str) -> str:
     """One message for all reasons, so that it does not reveal names and addresses in our network."""
     return (
         f"{host} does not lead to public addresses alone, or to such as the setting "
-        "MEDUSAQ_WEBHOOK_ALLOW allows"
+        "MEDUSAQ_WEBHOOK_ALLOW allows, or it leads to a service of medusaq"
     )
+
+
+def _own_port(host: str, port: int) -> str:
+    return f"port {port} of {host} belongs to a service of medusaq itself: name another receiver"

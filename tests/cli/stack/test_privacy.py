@@ -1,7 +1,8 @@
-"""What a stack keeps to itself: its state folder and prompts."""
+"""What a stack keeps to itself: its state folder, prompts, and its own ports."""
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.helpers.running import Cli
+from tests.support.servers import free_port
 from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
@@ -86,6 +88,29 @@ def test_it_is_private_and_flower_knows_no_prompt(cli: Cli) -> None:
         for name, mode in modes(state)
         if mode != (0o700 if (state / name).is_dir() else 0o600)
     } == {}
+
+
+def test_webhooks_reach_no_service_of_the_stack(cli: Cli) -> None:
+    metrics = free_port()
+    env = {
+        "MEDUSAQ_WEBHOOK_ALLOW": '["0.0.0.0/0", "::/0"]',
+        "MEDUSAQ_METRICS_ADDRESS": f"127.0.0.1:{metrics}",
+    }
+    up = cli.start("up", "--port", "0", "--flower-port", "0", **env)
+    url = up.wait_for("  gateway  ").split()[-1]
+    own = json.loads((cli.folder / ".medusaq" / "stack.json").read_text())
+    redis = int(own["redis_url"].rpartition(":")[2].partition("/")[0])
+    for port in (own["port"], own["flower_port"], redis, metrics, metrics + 1):
+        for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"):
+            hook = {"url": f"http://{host}:{port}/"}
+            refused = httpx.post(f"{url}/v1/jobs", json={"prompt": "a", "webhook": hook})
+            assert refused.status_code == 400, hook
+            said = refused.json()["error"]
+            assert (said["param"], said["message"]) == (
+                "webhook.url",
+                f"webhook.url: port {port} of {host.strip('[]')} belongs to a service of medusaq itself: "
+                "name another receiver",
+            )
 
 
 def _answers(flower: str) -> bool:

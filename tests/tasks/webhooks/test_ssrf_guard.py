@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from tasks.base.errors import TargetRefused
+from tasks.base.setting_names import METRICS_PORTS
 from tasks.base.settings import Settings
 from tasks.records.webhook import target_of
-from tasks.webhooks.ssrf_guard import Guard, is_own
+from tasks.webhooks.own_services import OwnServices, is_own, leads_here
+from tasks.webhooks.ssrf_guard import Guard
 from tests.support.workers import ROOT
 
 EVERYWHERE = [ip_network("0.0.0.0/0"), ip_network("::/0")]
@@ -94,8 +97,8 @@ def answers(*addresses: str) -> Any:
 @pytest.mark.parametrize("host", [*PRIVATE, *SPELT_OTHERWISE])
 def test_an_address_that_is_not_public_is_refused_when_it_is_given(host: str) -> None:
     with pytest.raises(TargetRefused):
-        Guard().check_literal(host)
-    Guard(EVERYWHERE).check_literal(host)
+        Guard().check_literal(host, 443)
+    Guard(EVERYWHERE).check_literal(host, 443)
 
 
 @pytest.mark.parametrize("host", [*PRIVATE, *SPELT_OTHERWISE, "ip6-localhost", "fe80::1%lo", "127.0.0.1."])
@@ -106,13 +109,13 @@ def test_and_by_the_system_s_own_resolver(host: str) -> None:
 
 @pytest.mark.parametrize("host", PUBLIC)
 def test_public_ones_pass(host: str) -> None:
-    Guard().check_literal(host)
+    Guard().check_literal(host, 443)
     assert Guard().addresses(host, 443) == [host]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_name_that_leads_to_one_is_refused_even_beside_a_public_address(address: str) -> None:
-    Guard().check_literal("example.com")
+    Guard().check_literal("example.com", 443)
     for found in ((address,), ("8.8.8.8", address), (address, "8.8.8.8")):
         with pytest.raises(TargetRefused, match=r"^example\.com does not lead") as caught:
             Guard(resolve=answers(*found)).addresses("example.com", 80)
@@ -127,19 +130,19 @@ def test_an_interface_is_no_part_of_an_address() -> None:
 def test_networks_that_are_allowed() -> None:
     guard = Guard([ip_network("10.1.0.0/16"), ip_network("64:ff9b::/96")])
     for address in ("10.1.2.3", "64:ff9b::8.8.8.8", "8.8.8.8"):
-        guard.check_literal(address)
+        guard.check_literal(address, 443)
     for address in ("10.2.0.1", "127.0.0.1", "::1", "::ffff:10.1.2.3"):
         with pytest.raises(TargetRefused):
-            guard.check_literal(address)
+            guard.check_literal(address, 443)
 
 
 def test_an_address_inside_that_of_an_allowed_nat64_is_judged_alone() -> None:
     guard = Guard([ip_network("64:ff9b::/96"), ip_network("10.1.0.0/16")])
     for address in ("64:ff9b::8.8.8.8", "64:ff9b::10.1.2.3"):
-        guard.check_literal(address)
+        guard.check_literal(address, 443)
     for address in ("64:ff9b::10.2.0.1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254"):
         with pytest.raises(TargetRefused):
-            guard.check_literal(address)
+            guard.check_literal(address, 443)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +170,9 @@ def test_networks_that_are_denied_whatever_allows_them(guard: Guard) -> None:
         "2001:0:4136:e378:8000:63bf:f7f7:f7f7",  # Teredo of 8.8.8.8
     ):
         with pytest.raises(TargetRefused):
-            guard.check_literal(address)
+            guard.check_literal(address, 443)
     for address in ("2a00:1450:2::1", "1.1.1.1"):
-        guard.check_literal(address)
+        guard.check_literal(address, 443)
     name = Guard(ALLOWED, DENIED, resolve=answers("1.1.1.1", "2a00:1450:1::1"))
     with pytest.raises(TargetRefused):
         name.addresses("example.com", 443)
@@ -192,19 +195,20 @@ import subprocess
 import sys
 from ipaddress import ip_network
 from tasks.base.errors import TargetRefused
-from tasks.webhooks.ssrf_guard import Guard, is_own
+from tasks.webhooks.own_services import OwnServices, is_own, leads_here
+from tasks.webhooks.ssrf_guard import Guard
 from tasks.base.settings import Settings
 resolve = lambda host, port, **_: [(0, 0, 0, "", ({address!r}, port))]
-Guard([ip_network({address!r})]).check_literal({address!r})
+Guard([ip_network({address!r})]).check_literal({address!r}, 443)
 by_name = Guard(resolve=resolve)
-for check in (lambda: Guard().check_literal({address!r}), lambda: by_name.addresses("a.example", 80)):
+for check in (lambda: Guard().check_literal({address!r}, 443), lambda: by_name.addresses("a.example", 80)):
     try:
         check()
     except TargetRefused:
         continue
     raise SystemExit("it may be reached")
 """
-    Guard().check_literal(address)
+    Guard().check_literal(address, 443)
     setup = f"ip link set lo up && ip addr add {address}/{128 if ':' in address else 32} dev lo"
     namespace = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c"]
     if subprocess.run([*namespace, setup], capture_output=True).returncode:
@@ -212,6 +216,73 @@ for check in (lambda: Guard().check_literal({address!r}), lambda: by_name.addres
     run = [*namespace, f'{setup} && exec "$@"', "sh", sys.executable, "-c", code]
     done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+HERE = [
+    *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0", "0x7f.1", "localhost", "a.localhost"),
+    *("::1", "::", "::ffff:127.0.0.1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::7f00:1"),
+]
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_ports_of_our_own_are_refused_whatever_is_allowed(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METRICS_PORTS, "9100,9101,9102")
+    settings = Settings(
+        _env_file=None,  # type: ignore[call-arg]  # pydantic
+        webhook_allow=EVERYWHERE,
+        redis_url="redis://:secret@127.0.0.1:7001/0",
+        port=7002,
+        flower_port=7003,
+        metrics_address="127.0.0.1:7004",
+    )
+    guard = Guard.of(settings)
+    for port in (7001, 7002, 7003, 7004, 9100, 9101, 9102):
+        for check in (guard.check_literal, guard.addresses):
+            with pytest.raises(
+                TargetRefused, match=f"^port {port} of {re.escape(host)} belongs to a service"
+            ):
+                check(host, port)
+    guard.check_literal(host, 7005)
+    guard.check_literal("10.0.0.1", 7001)
+
+
+def test_names_that_lead_to_ports_of_our_own(caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnServices(frozenset({7002}), (("redis.internal", 6379),))
+    for address, port in (("127.0.0.1", 7002), ("::ffff:127.0.0.1", 7002), ("10.0.0.7", 6379)):
+        guard = Guard(EVERYWHERE, own=own, resolve=answers("8.8.8.8", address))
+        guard.check_literal("a.example", port)
+        with pytest.raises(TargetRefused, match=r"^a\.example does not lead") as refused:
+            guard.addresses("a.example", port)
+        assert address not in str(refused.value)
+        assert f"port {port} of our own" in caplog.messages[-1]
+        assert guard.addresses("a.example", port + 1)
+
+
+def test_a_redis_on_another_machine_is_our_own() -> None:
+    guard = Guard(EVERYWHERE, own=OwnServices(frozenset(), (("10.0.0.7", 6379),)))
+    with pytest.raises(TargetRefused, match="belongs to a service"):
+        guard.check_literal("10.0.0.7", 6379)
+    guard.check_literal("10.0.0.8", 6379)
+    with pytest.raises(TargetRefused, match="does not lead"):
+        Guard(own=OwnServices(frozenset(), (("10.0.0.7", 6379),))).check_literal("10.0.0.7", 6379)
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("redis://redis", (("redis", 6379),)),
+        ("rediss://me:secret@10.0.0.1:7001/3?ssl_cert_reqs=none", (("10.0.0.1", 7001),)),
+        ("redis+sentinel://a:1,[::1]:2/main", (("a", 1), ("::1", 2))),
+    ],
+)
+def test_where_redis_is(url: str, hosts: tuple[tuple[str, int], ...]) -> None:
+    settings = Settings(_env_file=None, redis_url=url)  # type: ignore[call-arg]  # pydantic
+    assert OwnServices.of(settings).redis == hosts
+
+
+def test_other_addresses_do_not_lead_here() -> None:
+    for address in ("8.8.8.8", "192.0.2.1", "2606:4700:4700::1111"):
+        assert not leads_here(address), address
 
 
 def test_names_that_cannot_be_resolved() -> None:
@@ -233,8 +304,8 @@ def test_the_log_alone_tells_a_name_of_ours_from_none(caplog: pytest.LogCaptureF
 
 def test_what_is_no_name_is_refused_when_it_is_given() -> None:
     with pytest.raises(TargetRefused, match=r"^a+\.com is no name of a host$"):
-        Guard().check_literal("a" * 64 + ".com")
-    Guard().check_literal("a" * 63 + ".com")
+        Guard().check_literal("a" * 64 + ".com", 443)
+    Guard().check_literal("a" * 63 + ".com", 443)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import trustme
 from tasks.base.settings import Settings
 from tasks.records.webhook import DeliveryStatus
 from tasks.store.jobs import JobStore
+from tasks.webhooks.own_services import OwnServices
 from tasks.webhooks.ssrf_guard import Guard
 from tasks.webhooks.store import DeliveryStore
 from tests.support.peers.receivers import LOOPBACK, Visited, receiving, status
@@ -49,6 +50,22 @@ def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, 
             assert delivery.status is DeliveryStatus.FAILED
             assert "not lead to public addresses" in delivery.attempts[0]["error"]
         assert inside.got == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", [["127.0.0.1"], ["127.0.0.2"], ["::1"], ["127.0.0.3", "127.0.0.1"]])
+def test_our_own_redis_gets_nothing_by_any_name(
+    store: JobStore, outbox: DeliveryStore, start: Start, settings: Settings, answers: list[str]
+) -> None:
+    own = OwnServices.of(settings)
+    [(_, port)] = own.redis
+    resolve, _ = names(answers)
+    start(Guard([*LOOPBACK, ip_network("::1/128")], own=own, resolve=resolve), retries_s=[])
+    delivery = over(outbox, queue_delivery(store, f"http://inside.test:{port}/"))
+    assert delivery.status is DeliveryStatus.FAILED
+    assert "or it leads to a service of medusaq" in delivery.attempts[0]["error"]
+    delivery = over(outbox, queue_delivery(store, f"http://127.0.0.1:{port}/"))
+    assert f"port {port} of 127.0.0.1 belongs to a service" in delivery.attempts[0]["error"]
 
 
 @pytest.mark.slow
