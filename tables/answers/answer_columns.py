@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tables.answers.schema import AnswerSchema
@@ -12,32 +12,43 @@ from tables.base.table import TEXT_TYPE
 
 ANSWER = "answer"
 LENGTH = "length"  # the finish reason of an answer that was cut off
+EXTRAS = ("logprobs", "token_ids")  # of the tokens of the answer, as JSON
 INTEGERS = range(-(2**63), 2**63)  # what a BIGINT holds
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """text: None if there is none. error: one line, or None."""
+    """text: None if there is none. error: one line, or None. extras: some of EXTRAS."""
 
     text: str | None
     finish_reason: str | None
     error: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AnswerColumns:
-    """names: of the added columns. A name that the table has already gets a suffix, such as answer_2."""
+    """names: of the added columns. A name that the table has already gets a suffix, such as answer_2.
+
+    extras: those of EXTRAS that were asked for.
+    """
 
     def __init__(
-        self, original: Sequence[str], schema: AnswerSchema | None = None, *, usage: bool = False
+        self,
+        original: Sequence[str],
+        schema: AnswerSchema | None = None,
+        *,
+        usage: bool = False,
+        extras: Sequence[str] = (),
     ) -> None:
         self._fields = None if schema is None else dict(schema.types)
-        self._usage = usage
+        self._usage, self._extras = usage, extras
         wanted = {ANSWER: TEXT_TYPE} if self._fields is None else {**self._fields}
         added = [*wanted.items(), ("finish_reason", TEXT_TYPE), ("error", TEXT_TYPE)]
         if usage:
             added += [("prompt_tokens", "BIGINT"), ("completion_tokens", "BIGINT")]
+        added += [(name, TEXT_TYPE) for name in extras]
         taken = {name.lower() for name in original}
         self.names: list[str] = []
         self.types: dict[str, str] = {}
@@ -57,7 +68,7 @@ class AnswerColumns:
         values = [*cells, answer.finish_reason, error]
         if self._usage:
             values += [answer.prompt_tokens, answer.completion_tokens]
-        return values, error
+        return [*values, *map(answer.extras.get, self._extras)], error
 
     def _cells(self, answer: Answer) -> tuple[list[Any], str | None]:
         if self._fields is None:
@@ -111,7 +122,11 @@ def parse_answer(result: Mapping[str, Any]) -> Answer:
     body = response["body"]
     choice, usage = body["choices"][0], body["usage"]
     text = choice["message"]["content"] if "message" in choice else choice["text"]
-    return Answer(text, choice["finish_reason"], None, usage["prompt_tokens"], usage["completion_tokens"])
+    found = {"logprobs": (choice.get("logprobs") or {}).get("content"), "token_ids": choice.get("token_ids")}
+    extras = {name: value for name, value in found.items() if value is not None}
+    return Answer(
+        text, choice["finish_reason"], None, usage["prompt_tokens"], usage["completion_tokens"], extras
+    )
 
 
 def _line(error: Mapping[str, Any]) -> str:

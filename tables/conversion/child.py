@@ -88,6 +88,7 @@ def _convert(specification: Mapping[str, Any]) -> dict[str, Any]:
             columns=options.columns,
             usage=wanted["usage"],
             safe_csv=wanted["safe_csv"],
+            extras=options.extras(),
         )
         with contextlib.ExitStack() as opened:
             results = [opened.enter_context(os.fdopen(n, "rb")) for n in specification["results"]]

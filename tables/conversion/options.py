@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tables.answers.answer_columns import EXTRAS
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -42,6 +44,15 @@ class TableOptions:
     def to_json(self) -> dict[str, Any]:
         """As HTTP shows it: the fields under the names with which they came."""
         return {name: value for name, value in asdict(self).items() if name != "name"}
+
+    def extras(self) -> list[str]:
+        """What the body asks for beside the answer, and gets columns for."""
+        body = self.body or {}
+        asked = {
+            "logprobs": body.get("logprobs") is not None and body["logprobs"] is not False,  # 0 asks too
+            "token_ids": body.get("return_token_ids"),
+        }
+        return [name for name in EXTRAS if asked[name]]
 
     def request_body(self, prompt: str, system: str | None) -> dict[str, Any]:
         """The body of one row's request."""

@@ -32,11 +32,12 @@ class OutputTable:
         columns: Sequence[str] | None = None,
         usage: bool = False,
         safe_csv: bool = False,
+        extras: Sequence[str] = (),
     ) -> None:
         self._table, self._safe_csv = table, safe_csv
         self._kept = [*(table.columns if columns is None else columns)]
         self._positions = [table.columns.index(column) for column in self._kept]
-        self.answers = AnswerColumns(self._kept, schema, usage=usage)
+        self.answers = AnswerColumns(self._kept, schema, usage=usage, extras=extras)
         self.cut = 0
 
     def create(self, path: Path, name: str | None = None, scratch: Path | None = None) -> TableWriter:

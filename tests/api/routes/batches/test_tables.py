@@ -137,6 +137,26 @@ def test_the_requests_are_those_that_the_options_say(client: openai.OpenAI, http
     assert row[5].startswith("the answer is not JSON")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [("/v1/chat/completions", {"logprobs": True}), ("/v1/jobs", {"logprobs": 0, "return_token_ids": True})],
+)
+def test_logprobs_and_ids_of_tokens_are_columns(
+    client: openai.OpenAI, http: httpx.Client, endpoint: str, body: dict[str, Any]
+) -> None:
+    done = end(client, create(client, endpoint=endpoint, body=body))
+    more = ["logprobs"] + ["token_ids"] * ("return_token_ids" in body)
+    lines = [json.loads(line) for line in output(http, done, "jsonl").text.splitlines()]
+    assert [*lines[0]][6:] == more
+    assert [line["logprobs"] is None for line in lines] == [False, True, False], "the second failed"
+    assert all(token["logprob"] <= 0 for token in lines[0]["logprobs"])
+    if "token_ids" in more:
+        assert all(isinstance(number, int) for number in lines[0]["token_ids"])
+    [head, row, *_] = rows(output(http, done))
+    assert head[6:] == more
+    assert json.loads(row[6]) == lines[0]["logprobs"]
+
+
 def test_ids_of_jobs_are_taken_as_well(client: openai.OpenAI, http: httpx.Client) -> None:
     done = end(client, create(client, endpoint="/v1/jobs", body={"max_tokens": 9}))
     assert [row[3] for row in rows(output(http, done))[1:]] == ["lamp: good, bright", "", "pen: so-so"]
