@@ -15,9 +15,9 @@ import pytest
 from tests.cli.helpers.running import Begun, Cli, read_jsonl, write_jsonl
 from tests.support.workers import ROOT, wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 PROMPTS = (9, 10, 11, 12, 13, 14)  # two long ones that begin alike, and short ones
-DRAFTED = 48  # tokens of an answer
+DRAFTED = 48  # tokens of an answer, at most
 LONG = 400  # characters of the instruction that the first two share: more would prove no more
 
 
@@ -72,7 +72,7 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
 
     run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "12")
     begun = Begun(cli.folder / "killed.jsonl", url)
-    wait_until(lambda: begun.done() >= 3, 120, report=run.text)
+    wait_until(lambda: begun.done() >= 3, 300, report=run.text)
     assert run.process.poll() is None
     cli.kill(cli.service("worker"))
     assert run.process.wait(300) == 0, run.text()
@@ -105,7 +105,7 @@ def listed(url: str) -> list[dict[str, Any]]:
 
 def check_drafts(url: str) -> None:
     """The shipped heads draft on a request that asks for them, and change nothing in it."""
-    texts = set()
+    answers = set()
     for more in (
         {"decoding": "normal"},
         {"decoding": "medusa"},
@@ -120,26 +120,32 @@ def check_drafts(url: str) -> None:
         else:
             assert speculation["sources"]["medusa"]["accepted"] > 0
             assert speculation["steps"] < job["result"]["usage"]["completion_tokens"]
-        texts.add(job["result"]["text"])
+        answers.add((job["result"]["text"], job["result"]["usage"]["completion_tokens"]))
     asked = {"prompt": "Count from one to twenty in words.", "max_length": DRAFTED}
     one = httpx.post(f"{url}/generate/medusa", json=asked, timeout=90).json()
     both = httpx.post(f"{url}/compare", json=asked, timeout=90).json()
     for answer in (one, both["normal"], both["medusa"]):
-        texts.add(answer["text"])
-        assert answer["tokens_generated"] == DRAFTED
+        answers.add((answer["text"], answer["tokens_generated"]))
         assert answer["tokens_per_second"] > 0
     assert both["normal"]["acceptance_rate"] is None
     assert min(one["acceptance_rate"], both["medusa"]["acceptance_rate"]) > 0
     assert both["speedup"] > 0
-    assert len(texts) == 1, "typical acceptance is greedy too where the temperature is 0"
+    # Where the model itself ends it depends on the processor's kernels.
+    [(_, tokens)] = answers  # typical acceptance is greedy too where the temperature is 0
+    assert DRAFTED / 2 < tokens <= DRAFTED
 
 
 def check_flower(flower: str, batch_id: str, lines: int) -> None:
     """Each window of a batch is a task with worker, state, runtime, and a line of its lines and tokens."""
-    tasks = httpx.get(f"{flower}/api/tasks", params={"limit": "1000"}).json()
-    windows = [task for task in tasks.values() if task["args"].startswith(f"'{batch_id} line")]
+
+    def ended() -> list[dict[str, Any]]:
+        tasks = httpx.get(f"{flower}/api/tasks", params={"limit": "1000"}).json()
+        windows = [task for task in tasks.values() if task["args"].startswith(f"'{batch_id} line")]
+        return windows if windows and all(task["state"] == "SUCCESS" for task in windows) else []
+
+    wait_until(lambda: bool(ended()))  # it hears of events some time after they were sent
+    windows = ended()
     for task in windows:
-        assert task["state"] == "SUCCESS", task
         assert task["name"] == "medusaq.window"
         assert task["worker"].startswith("worker-")
         assert task["runtime"] > 0
