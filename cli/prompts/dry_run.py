@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cli.base.errors import BadInput, ModelNotLoadable
 from cli.prompts.prompt_reader import PromptLine, ReadOptions
+from cli.prompts.run_time import RunTimes, kind_of, local_config
 from cli.prompts.source import Source, opened_source
-from cli.views.progress import duration
 from tasks.base.settings import get_settings
 
 if TYPE_CHECKING:
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from engine.text.prompt_encoder import PromptEncoder
 
 SHOWN = 3
+NOT_MEASURED = "not known: the first run measures the speed of a model on this machine"
 
 
 def dry_run(name: str, options: ReadOptions, url: str | None, model: str | None) -> str:
     """The report, in lines. url, model: of the run, as RunOptions has them. Raises CliError."""
     with opened_source(name, options) as source:
         what = "line" if source.table is None else "row"
-        counter = _Counter(url, model)
+        counter = _Counter(options, url, model)
         shown: list[str] = []
 
         def see(line: PromptLine) -> None:
@@ -66,6 +67,7 @@ def _text(job: Mapping[str, Any]) -> str:
 class _Counter:
     """Counts tokens with the tokenizer of the model that a local stack would run."""
 
+    options: ReadOptions
     url: str | None
     model: str | None
 
@@ -79,20 +81,16 @@ class _Counter:
         """None without the engine's packages."""
         try:
             from engine import ModelLoadError
-            from engine.llama.model import Model, default_model_path
+            from engine.llama.model import Model
             from engine.text import chat_templates
             from engine.text.prompt_encoder import PromptEncoder
-            from engine.tools.model_registry import Register
-            from tasks.worker.engine_loader import engine_config
         except ImportError:
             return None
         try:
-            settings = get_settings()
-            chosen = Register().resolve(self.model or settings.model)
-            path = chosen.path or default_model_path()
-            self._config = replace(engine_config(settings, chosen), model=path)
-            text = chat_templates.read(chosen.chat_template) if chosen.chat_template else None
-            return PromptEncoder(Model(path, vocabulary_only=True), text)
+            self._config = config = local_config(self.model)
+            text = chat_templates.read(config.chat_template) if config.chat_template else None
+            assert config.model is not None
+            return PromptEncoder(Model(config.model, vocabulary_only=True), text)
         except ModelLoadError as error:
             raise ModelNotLoadable(error.message) from None
 
@@ -127,12 +125,8 @@ class _Counter:
         return [("prompt tokens", f"{self._prompt_tokens:,}"), answers, ("time", self._time())]
 
     def _time(self) -> str:
-        from engine.weights.format_selection import known_speed
-
         assert self._config is not None
-        speed = known_speed(self._config)
-        if speed is None:
-            return "not known: the first run measures the speed of a model on this machine"
-        prompts = self._prompt_tokens * speed.prompt_token
-        answers = self._most_answer_tokens * speed.together / min(speed.slots, max(1, self._requests))
-        return f"at most {duration(prompts + answers)} at the measured speed, beside starting"
+        times = RunTimes(self._config)
+        kind = kind_of(self.options)
+        found = times.estimate(kind, self._requests, self._prompt_tokens, self._most_answer_tokens)
+        return found.text() if found else NOT_MEASURED

@@ -63,6 +63,11 @@ class BatchRunner:
         """Mean batch occupancy of the workers during run(), from 0 to 1; None if unknown."""
         return self._occupancy.occupancy()
 
+    @property
+    def measured_first(self) -> bool:
+        """Whether a worker measured first, at the beginning of run(), how it runs fastest."""
+        return self._occupancy.measuring
+
     def all_submitted(self) -> bool:
         """Whether all parts were submitted to the gateway."""
         return all(part.batch_id is not None for part in self._record.parts)

@@ -14,6 +14,7 @@ from cli.base.output_files import STDIN, check_not_read
 from cli.gateway.client import call
 from cli.output.table_results import TableResults
 from cli.prompts.input_summary import spool
+from cli.prompts.run_time import Work, kind_of, note_run
 from cli.prompts.source import STDIN_NAME, Source
 from cli.run.folder import RunFolder
 from cli.run.result_merge import json_lines
@@ -59,9 +60,19 @@ def run(options: RunOptions, console: Console) -> Outcome:
         folder.forget()
     if options.url is not None:
         _drop(session.files, options.url)
+    else:
+        _note_time(options, session)
     answers = None if table is None else table.output.answers.columns
     overruled = record.own_max_tokens if "max_tokens" in options.read.defaults else 0
     return Outcome(options.results, session.whole, session.summary(), answers, overruled)
+
+
+def _note_time(options: RunOptions, session: Session) -> None:
+    """For the estimates of later runs. One that went on or waited for a measurement says nothing of time."""
+    done, whole = session.summary(), session.whole
+    if done.tokens and done.requests == whole.requests and not session.measured_first:
+        work = Work(done.requests, whole.prompt_tokens - whole.cached_tokens, done.tokens)
+        note_run(options.model_path, kind_of(options.read), work, whole.cached_tokens, done.seconds)
 
 
 def check_results(options: RunOptions) -> None:

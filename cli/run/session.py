@@ -80,6 +80,7 @@ class Session:
         self._seconds = 0.0
         self._starting_s: float | None = None
         self._occupancy: float | None = None
+        self.measured_first = False  # a worker measured what is fastest, while requests waited
         self._interrupts = Interrupts()
         self._abort: Callable[[], object] | None = None
         self._drain: Callable[[], object] | None = None
@@ -178,6 +179,7 @@ class Session:
             await client.close()
             self._all_submitted = run.all_submitted()
         self._occupancy, self.files = run.occupancy(), run.files()
+        self.measured_first = run.measured_first
 
     async def _drain_stack(self, asked: asyncio.Event, run: BatchRunner, abort: Callable[[], object]) -> None:
         """Once asked, let what runs on the own stack end, and break off unless that was all."""

@@ -173,12 +173,17 @@ def selected_format(config: EngineConfig, path: str, shape: Shape) -> str | None
     return _known_faster(_key(path, config))
 
 
+def speed_key(config: EngineConfig) -> str:
+    """Names what the speed of this model depends on. Raises ModelLoadError for a file that cannot be read."""
+    return _key(config.model or default_model_path(), config)
+
+
 def known_speed(config: EngineConfig) -> Timing | None:
     """The measured times of the format in which the model runs; None if they are not known.
 
     Raises ModelLoadError for a file that cannot be read.
     """
-    kept = read_measurement("formats", key := _key(config.model or default_model_path(), config))
+    kept = read_measurement("formats", key := speed_key(config))
     faster = _known_faster(key)
     return None if faster is None else Timing(**kept[faster])
 

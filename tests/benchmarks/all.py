@@ -90,6 +90,7 @@ PARTS = {
     "one-request-spinning": Part(SPECULATION, needs="server", fast=True, environment=OPENMP_DEFAULT),
     "lookup-simulation": Part("tests.benchmarks.drafting.lookup_simulation", needs="prompts", fast=True),
     "spinning": Part("tests.benchmarks.inference.spinning", fast=True),
+    "run-times": Part("tests.benchmarks.inference.run_times"),
     "heads": Part("tests.benchmarks.drafting.heads"),
     "guesses": Part("tests.benchmarks.drafting.guesses"),
     "trained": Part("tests.benchmarks.drafting.trained", needs="answers"),
