@@ -63,8 +63,9 @@ def run(options: RunOptions, console: Console) -> Outcome:
     else:
         _note_time(options, session)
     answers = None if table is None else table.output.answers.columns
+    expected = "" if table is None else table.output.expected.text()
     overruled = record.own_max_tokens if "max_tokens" in options.read.defaults else 0
-    return Outcome(options.results, session.whole, session.summary(), answers, overruled)
+    return Outcome(options.results, session.whole, session.summary(), answers, overruled, expected)
 
 
 def _note_time(options: RunOptions, session: Session) -> None:

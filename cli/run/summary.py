@@ -33,7 +33,8 @@ class Outcome:
     """whole: totals of the results file. session: those of this command.
 
     answers: columns of the answers in a table of results; None if these are lines of batch output.
-    overruled: lines whose own max_tokens stood against --max-tokens.
+    overruled: lines whose own max_tokens stood against --max-tokens. expected: how many rows were answered as
+    the table says; empty if it does not.
     """
 
     results: Path
@@ -41,6 +42,7 @@ class Outcome:
     session: SessionSummary
     answers: Sequence[str] | None = None
     overruled: int = 0
+    expected: str = ""
 
     def beginnings(self, count: int) -> Iterator[str]:
         """The starts of the first answers. Raises CliError."""
@@ -54,6 +56,8 @@ class Outcome:
         if session.requests != whole.requests:
             rows.append(("in this session", f"{session.requests:,}"))
         rows.append(("failures", _failures(whole)))
+        if self.expected:
+            rows.append(("as expected", self.expected))
         rows += [(how, f"{count:,}") for how, count in sorted(whole.stopped.items())]
         if whole.cut:
             rows.append(("cut by max_tokens", f"{whole.cut:,}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tables.answers.answer_columns import AnswerColumns, parse_answer
+from tables.answers.expected_answers import ExpectedAnswers
 from tables.answers.schema import AnswerSchema
 from tables.base.kinds import Kind, output_kind
 from tables.base.table import Row, Table
@@ -21,7 +22,7 @@ class OutputTable:
     """The columns of a table, followed by those of the answers.
 
     columns: of the table that are kept; None is all. cut: values that the format could not hold whole, at the
-    end.
+    end. expected: counts the rows that are answered as the table says.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class OutputTable:
         self._kept = [*(table.columns if columns is None else columns)]
         self._positions = [table.columns.index(column) for column in self._kept]
         self.answers = AnswerColumns(self._kept, schema, usage=usage, extras=extras)
+        self.expected = ExpectedAnswers(table.columns, self.answers.columns)
         self.cut = 0
 
     def create(self, path: Path, name: str | None = None, scratch: Path | None = None) -> TableWriter:
@@ -63,7 +65,7 @@ class OutputTable:
     def opened(self, path: Path, name: str | None = None, scratch: Path | None = None) -> Iterator[RowWriter]:
         """The path is complete at the end. Raises TableError, and OSError as of a full disk."""
         with self.create(path, name, scratch) as writer:
-            yield RowWriter(writer, self.answers, self._positions)
+            yield RowWriter(writer, self.answers, self.expected, self._positions)
         self.cut = writer.cut
 
 
@@ -72,13 +74,20 @@ def _keeps_types(name: str) -> bool:
 
 
 class RowWriter:
-    def __init__(self, writer: TableWriter, answers: AnswerColumns, positions: Sequence[int]) -> None:
-        self._writer, self._answers, self._positions = writer, answers, positions
+    def __init__(
+        self,
+        writer: TableWriter,
+        answers: AnswerColumns,
+        expected: ExpectedAnswers,
+        positions: Sequence[int],
+    ) -> None:
+        self._writer, self._answers, self._expected, self._positions = writer, answers, expected, positions
 
     def write(self, row: Row, result: Mapping[str, Any]) -> str | None:
         """Write a row beside its line of batch output. Returns what does not fit the schema, or None."""
         answer = parse_answer(result)
         values, error = self._answers.values(answer)
+        self._expected.compare(row.values, values)
         self._writer.write([*(row.values[position] for position in self._positions), *values])
         return None if error == answer.error else error
 

@@ -183,6 +183,17 @@ def test_a_schema_makes_columns(in_process: InProcessCli, gateway: str) -> None:
     )
 
 
+def test_the_summary_says_how_many_rows_are_as_expected(in_process: InProcessCli, gateway: str) -> None:
+    (in_process.folder / "r.csv").write_text(
+        "text,expected_answer\nyes,yes\nno,yes\nmaybe,\nx fail=boom,no\n", encoding="utf-8"
+    )
+    ended = in_process("run", "r.csv", "-o", "o.csv", "--column", "text", "--url", gateway)
+    assert "as expected       1 of 3 rows\n" in ended.stdout
+    reviews(in_process.folder)
+    ended = in_process("run", "r.csv", "-o", "p.csv", "--column", "text", "--url", gateway, "--fresh")
+    assert "as expected" not in ended.stdout
+
+
 def test_the_answers_of_a_run_can_be_the_next_ones_input(in_process: InProcessCli, gateway: str) -> None:
     reviews(in_process.folder)
     url = ("--url", gateway)
