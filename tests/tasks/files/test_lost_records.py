@@ -93,6 +93,7 @@ GONE: dict[str, tuple[Argument, ...]] = {
     ),
     "windows/advance": ({"id": WINDOW, "fencing_token": 1, "group": 1, "open": 1, "ends": []},),
     "windows/release": (WINDOW, 1),
+    "windows/running": (BATCH,),
     "windows/split": (WINDOW, 1, 0),
     "windows/end_queued": (WINDOW,),
     "jobs/start_isolated": (JOB, 1),

@@ -72,6 +72,7 @@ def test_both_are_really_measured(packed: str, start: Start, cache: Path) -> Non
     service = start(config(packed))
     measured(service)
     assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == [
+        "build",
         "formats",
         "row_times",
         "weights",

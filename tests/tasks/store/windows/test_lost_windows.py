@@ -1,4 +1,4 @@
-"""What the reconciler and the end of a batch do with windows."""
+"""What the reconciler and the end of a batch do with windows, and what is told of those that run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.io import reconcile_once
 from tasks.records.batch import Ending
-from tasks.records.window import Advanced, Standing
+from tasks.records.window import Advanced, Running, Standing
 from tasks.store.jobs import Beat
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.windows import LEADER, Windows, numbers_of
@@ -179,3 +179,24 @@ def test_with_a_batch_that_fails_its_windows_are_gone(own: Windows) -> None:
     [counter] = own.store.db.redis.scan_iter(f"{prefix}owner:{OWNER}:tokens:*")
     assert own.store.db.redis.get(counter) == "1"
     assert not own.store.db.redis.exists(f"{prefix}window_leases", f"{prefix}pending:windows")
+
+
+def test_what_runs_is_told_until_it_ends_or_is_handed_back(own: Windows) -> None:
+    name, other = own.batch.id, "batch_" + "0" * 32
+    first, second = own.send([1, 2], [3])
+    assert own.windows.running([name, other]) == {name: Running(), other: Running()}
+    one, two = own.claim(first), own.claim(second)
+    own.advance(one, 1, running=Running(2, 30))
+    own.advance(two, 1, running=Running(1, 5))
+    assert own.windows.running([name]) == {name: Running(3, 35)}
+    own.advance(one, 2, 0, running=Running(1, 16), output_tokens=20)
+    own.advance(one, 2, 0, running=Running(1, 99), output_tokens=20)
+    assert own.windows.running([name]) == {name: Running(2, 21)}, "what has ended is counted once"
+    assert own.counted("output_tokens") == [20]
+    assert own.windows.release(second, two.fencing_token)
+    assert own.windows.running([name]) == {name: Running(1, 16)}
+    own.claim(second)
+    assert own.windows.running([name]) == {name: Running(1, 16)}, "it begins anew"
+    own.advance(one, 3, 1)
+    assert own.windows.running([name]) == {name: Running()}
+    assert own.windows.running([]) == {}

@@ -13,7 +13,7 @@ from tasks.base.settings import Settings
 from tasks.records.batch import Ending, line_job_id
 from tasks.records.job import Status
 from tasks.records.packed_line import Line
-from tasks.records.window import Advanced, Group, NewWindow, Running, Standing, WindowClaim
+from tasks.records.window import Advanced, Group, NewWindow, Standing, WindowClaim
 from tasks.schema.batch_output import ended_early
 from tasks.store.jobs import ClaimRejection
 from tasks.store.workers import Registry
@@ -79,27 +79,6 @@ def test_live_windows_are_shown_with_their_lines(own: Windows) -> None:
     assert (running.lines, running.count, running.ended) == (f"{own.batch.id} lines 1 to 2", 2, 1)
     assert (parted.lines, parted.status, parted.worker) == (f"{own.batch.id} line 3", Status.QUEUED, None)
     assert (queued.window_id, queued.attempt, queued.model) == (second, 1, None)
-
-
-def test_what_runs_is_told_until_it_ends_or_is_handed_back(own: Windows) -> None:
-    name, other = own.batch.id, "batch_" + "0" * 32
-    first, second = own.send([1, 2], [3])
-    assert own.windows.running([name, other]) == {name: Running(), other: Running()}
-    one, two = own.claim(first), own.claim(second)
-    own.advance(one, 1, running=Running(2, 30))
-    own.advance(two, 1, running=Running(1, 5))
-    assert own.windows.running([name]) == {name: Running(3, 35)}
-    own.advance(one, 2, 0, running=Running(1, 16), output_tokens=20)
-    own.advance(one, 2, 0, running=Running(1, 99), output_tokens=20)
-    assert own.windows.running([name]) == {name: Running(2, 21)}, "what has ended is counted once"
-    assert own.counted("output_tokens") == [20]
-    assert own.windows.release(second, two.fencing_token)
-    assert own.windows.running([name]) == {name: Running(1, 16)}
-    own.claim(second)
-    assert own.windows.running([name]) == {name: Running(1, 16)}, "it begins anew"
-    own.advance(one, 3, 1)
-    assert own.windows.running([name]) == {name: Running()}
-    assert own.windows.running([]) == {}
 
 
 def test_what_is_sent_twice_or_too_late(own: Windows) -> None:
