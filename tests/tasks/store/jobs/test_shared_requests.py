@@ -54,7 +54,7 @@ def test_every_reader_gets_the_whole_request(store: JobStore) -> None:
     assert [job.request for job in store.page(10).jobs][::-1] == wanted
     claim = claimed(store, jobs[1].id)
     assert claim.request == wanted[1]
-    shown = repr(PROMPT[:59] + "…")
+    shown = repr(f"{len(PROMPT):,} chars")
     assert [message["headers"]["argsrepr"] for message in messages(store)] == [shown] * 3
     assert store.requeue(jobs[1].id, claim.fencing_token)
     assert claimed(store, jobs[1].id, token="again").request == wanted[1], "a second attempt too"
