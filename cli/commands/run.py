@@ -186,7 +186,16 @@ def run_command(
     # A local stack has only one model, so the model names in the lines are ignored.
     name = model if url is not None or model is None else ""
     read = ReadOptions(
-        form, column, system, raw, name, defaults, _template(template, template_file), id_column, limit
+        form,
+        column,
+        system,
+        raw,
+        name,
+        defaults,
+        _template(template, template_file),
+        id_column,
+        limit,
+        template_file,
     )
     options = RunOptions(
         source=prompts,
@@ -243,11 +252,10 @@ def validate(
     options = ReadOptions(form, column, system, raw, template=source_text, id_column=id_column)
     options.check()
     with opened_source(prompts, options) as source:
-        what = "line" if source.table is None else "row"
 
         def show(line: PromptLine) -> None:
             for problem in line.problems:
-                typer.echo(f"{what} {line.number}: {problem}")
+                typer.echo(f"{source.unit} {line.number}: {problem}")
 
         found = source.summarize(show)
         missing = {} if source.table is None else source.rows.missing()

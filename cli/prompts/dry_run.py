@@ -24,7 +24,6 @@ NOT_MEASURED = "not known: the first run measures the speed of a model on this m
 def dry_run(name: str, options: ReadOptions, url: str | None, model: str | None) -> str:
     """The report, in lines. url, model: of the run, as RunOptions has them. Raises CliError."""
     with opened_source(name, options) as source:
-        what = "line" if source.table is None else "row"
         counter = _Counter(options, url, model)
         shown: list[str] = []
 
@@ -32,13 +31,13 @@ def dry_run(name: str, options: ReadOptions, url: str | None, model: str | None)
             if line.problems:
                 return
             if len(shown) < SHOWN:
-                shown.append(f"{what} {line.number} ({line.custom_id}):\n{_text(line.job)}\n")
+                shown.append(f"{source.unit} {line.number} ({line.custom_id}):\n{_text(line.job)}\n")
             counter.add(line.job)
 
-        found = source.summarize(see)
+        found = source.summarize_to_send(see)
         rows = [("format", found.form()), ("requests", f"{found.good:,}")]
         if found.bad:
-            rows.append(("invalid", f"{found.bad:,}; `medusaq validate` says why"))
+            rows.append(("invalid", f"{found.bad:,}{source.listing_problems()}"))
         rows += _missing(source, found.total)
     rows += counter.rows()
     return "\n".join([*shown, *(f"{name:<18}{value}" for name, value in rows)])

@@ -18,12 +18,16 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class InputSummary:
-    """kinds counts lines by format; total includes the bad ones. own_max_tokens: lines that bring theirs."""
+    """kinds counts lines by format; total includes the bad ones. own_max_tokens: lines that bring theirs.
+
+    first_problem: of a bad line, with its place; "" if there is none.
+    """
 
     total: int
     bad: int
     kinds: Counter[str]
     own_max_tokens: int
+    first_problem: str = ""
 
     @property
     def good(self) -> int:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from cli.base.errors import BadInput
@@ -25,6 +26,8 @@ from tasks.schema.openai_requests import (
     line_fields,
 )
 
+DUPLICATE = "duplicate_custom_id"
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -33,7 +36,7 @@ class ReadOptions:
     template, system: of the prompts of rows; system is text as it stands for lines of requests.
     column: stands for the template of this column. id_column: gives the custom_ids of rows.
     model replaces that of the lines; "" removes it (a local stack has only one model).
-    limit: only the first so many lines or rows are read.
+    limit: only the first so many lines or rows are read. template_file: that has the template, for advice.
     """
 
     form: Format = Format.AUTO
@@ -45,6 +48,7 @@ class ReadOptions:
     template: str | None = None
     id_column: str | None = None
     limit: int | None = None
+    template_file: Path | None = None
 
     @property
     def of_rows(self) -> bool:
@@ -140,9 +144,7 @@ def checked_id(
         return None
     first = seen.first(custom_id, number)
     if first != number:
-        problems.append(
-            Problem(f"{custom_id!r} is also that of {what} {first}", "custom_id", "duplicate_custom_id")
-        )
+        problems.append(Problem(f"{custom_id!r} is also that of {what} {first}", "custom_id", DUPLICATE))
     return custom_id
 
 

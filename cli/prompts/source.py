@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import hashlib
+import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from cli.base.errors import BadInput, table_errors
 from cli.base.output_files import STDIN
 from cli.prompts.formats import KIND_OF, OF_KIND, REQUESTS_OR_ROWS, Format
 from cli.prompts.input_summary import InputSummary, opened, spool
-from cli.prompts.prompt_reader import PromptLine, PromptReader, ReadOptions
+from cli.prompts.prompt_reader import DUPLICATE, PromptLine, PromptReader, ReadOptions
 from cli.prompts.record_reader import is_json
 from tables.base.kinds import Kind, kind_of, reading
 from tables.base.table import Table
@@ -78,14 +79,54 @@ class Source:
         """Read everything, calling each for every line. Raises BadInput if there is no line."""
         total = bad = own = 0
         kinds: Counter[str] = Counter()
+        first = ""
         for line in self.lines(kinds):
             total += 1
             bad += bool(line.problems)
             own += line.own_max_tokens
+            if line.problems and not first:
+                first = f"{self.unit} {line.number}: {line.problems[0]}"
             each(line)
         if not total:
             raise BadInput("the table has no rows" if self.table else "the input has no prompts")
-        return InputSummary(total, bad, kinds, own)
+        return InputSummary(total, bad, kinds, own, first)
+
+    def summarize_to_send(self, each: Callable[[PromptLine], None]) -> InputSummary:
+        """Likewise for a run. Raises BadInput also if two rows have one id, and if no line is valid."""
+
+        def see(line: PromptLine) -> None:
+            for problem in line.problems if self.options.id_column is not None else ():
+                if problem.code == DUPLICATE:
+                    advice = "name a column whose values differ, or leave --id out"
+                    raise BadInput(f"--id {self.options.id_column}: row {line.number}: {problem}: {advice}")
+            each(line)
+
+        found = self.summarize(see)
+        if not found.good:
+            more = self.listing_problems()
+            raise BadInput(f"none of the {found.total:,} requests is valid: {found.first_problem}{more}")
+        return found
+
+    def listing_problems(self) -> str:
+        """The advice with a command that works as it stands, to follow a message; "" if there is none."""
+        read = self.options
+        given = {
+            "--format": None if read.form is Format.AUTO else read.form.value,
+            "--template": read.template if read.template_file is None else None,
+            "--template-file": read.template_file,
+            "--column": read.column,
+            "--system": read.system,
+            "--id": read.id_column,
+        }
+        words = [
+            word for option, value in given.items() if value is not None for word in (option, str(value))
+        ]
+        command = shlex.join(["medusaq", "validate", self.name, *words, *["--raw"] * read.raw])
+        return "" if self.name == STDIN_NAME or "\n" in command else f"; `{command}` lists all problems"
+
+    @property
+    def unit(self) -> str:
+        return "line" if self.table is None else "row"
 
     def lines(self, kinds: Counter[str] | None = None) -> Iterator[PromptLine]:
         """The lines or rows. kinds: counts what they were."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.base.errors import BadInput, table_errors
+from cli.base.errors import BadInput, ModelNotLoadable, table_errors
 from cli.base.output_files import STDIN, check_not_read
 from cli.gateway.client import call
 from cli.output.table_results import TableResults
@@ -26,6 +26,7 @@ from medusaq.errors import GatewayError, GatewayUnreachable, MedusaqError
 from tables.base.errors import TableError
 from tables.base.kinds import Kind, output_kind
 from tables.sources.open_table import files_of, is_many
+from tasks.base.settings import get_settings
 
 MAX_XLSX_ROWS = 1_048_575  # of a sheet, beside the header
 
@@ -34,6 +35,8 @@ def run(options: RunOptions, console: Console) -> Outcome:
     """Run a prompt file. Raises MedusaqError, after which repeating the call resumes the run."""
     options.read.check()
     check_results(options)
+    if options.url is None:
+        _check_model(options.model_path)
     with RunFolder(options.results, keep=options.keep) as folder:
         if options.fresh:
             _cancel(batches_of(folder.record), options.url)
@@ -46,7 +49,8 @@ def run(options: RunOptions, console: Console) -> Outcome:
         table = _table_results(options, folder, source, sha256)
         record = _record(options, folder, source, sha256, console)
         if record.bad:
-            say(console, _about_bad(record, options.source))
+            more = source.listing_problems()
+            say(console, f"{record.bad:,} of {record.total:,} requests are invalid{more}; sending the others")
         sink = table or json_lines
         session = Session(options, folder, record, console, lambda text: say(console, text), sink)
         try:
@@ -103,6 +107,19 @@ def _files(source: str) -> Sequence[str | Path]:
     return []
 
 
+def _check_model(given: str | None) -> None:
+    """Raise ModelNotLoadable for a model that is not there, before the input is read and a stack started."""
+    from engine import ModelLoadError
+    from engine.tools.model_registry import Register
+
+    try:
+        path = Register().resolve(given or get_settings().model).path
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+    if path is not None and not Path(path).exists():
+        raise ModelNotLoadable(f"{path}: no such file")
+
+
 def _source(options: RunOptions, folder: RunFolder) -> Source:
     """The input. Raises BadInput if its results cannot be of the kind that RESULTS asks for."""
     path, name = Path(options.source), options.source
@@ -152,7 +169,7 @@ def _record(
     if source.table is not None:
         say(console, f"{source.name}: {source.table.description}")
     with PartFiles(folder) as files:
-        found = source.summarize(files.add)
+        found = source.summarize_to_send(files.add)
     if source.table is not None:
         for column, count in source.rows.missing().items():
             say(console, f"{column} is empty in {count:,} of {found.total:,} rows")
@@ -160,22 +177,15 @@ def _record(
             raise BadInput(
                 f"a sheet of XLSX holds {MAX_XLSX_ROWS:,} rows, not {found.total:,}: write CSV or Parquet"
             )
-    if not found.good:
-        see = f"medusaq validate {options.source}"
-        raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
     record = RunRecord(identity, found.total, found.bad, files.parts, own_max_tokens=found.own_max_tokens)
     record.save(folder.record)
     return record
 
 
-def _about_bad(record: RunRecord, source: str) -> str:
-    see = f"medusaq validate {source}"
-    return f"{record.bad} of {record.total} requests are invalid; `{see}` says why; sending the others"
-
-
 def _shaping(options: RunOptions) -> dict[str, object]:
     """The options that affect the results, by their names on the command line."""
     read = asdict(options.read)
+    del read["template_file"]  # its text is what counts
     shaping = {**read.pop("defaults"), **read, "model": options.model_path or options.read.model}
     return {name: value for name, value in shaping.items() if value not in (None, False)}
 

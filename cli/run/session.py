@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.base.errors import CliError
+from cli.base.errors import CliError, ModelNotLoadable
 from cli.gateway.retrying_client import RetryingClient
 from cli.processes.signals import Interrupts
 from cli.prompts.prompt_reader import ReadOptions
@@ -97,8 +97,10 @@ class Session:
                 finally:
                     self._seconds = time.monotonic() - started
         except (MedusaqError, asyncio.CancelledError) as error:
-            self._say(self._resume_hint())
-            raise self._cause(error) from None
+            cause = self._cause(error)
+            if not isinstance(cause, ModelNotLoadable):  # which the same command would meet again
+                self._say(self._resume_hint())
+            raise cause from None
 
     def summary(self) -> SessionSummary:
         requests = self._now.done - (self._before.done if self._resumed else 0)

@@ -82,7 +82,7 @@ def test_of_requests_and_with_a_gateway(in_process: InProcessCli) -> None:
     assert ended.stdout.startswith("line 1 (line-1):\n[system] short\n[user] x\n")
     told = summary(ended.stdout)
     assert told["prompt tokens"] == "not counted: the model is at the gateway"
-    assert told["invalid"] == "1; `medusaq validate` says why"
+    assert told["invalid"] == "1; `medusaq validate p.jsonl` lists all problems"
     ended = in_process("run", "p.jsonl", "-o", "o.jsonl", "--dry-run", "--model", "none.gguf")
     assert ended.returncode == 3
     assert ended.stderr.startswith("error: none.gguf: ")

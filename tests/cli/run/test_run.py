@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -265,7 +267,8 @@ def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -
         (("empty", "-o", "r.jsonl"), "the input has no prompts"),
         (
             ("bad.jsonl", "-o", "r.jsonl"),
-            "none of the 1 requests is valid; `medusaq validate bad.jsonl` says why",
+            "none of the 1 requests is valid: line 1: not valid JSON: Expecting value (column 1); "
+            "`medusaq validate bad.jsonl` lists all problems",
         ),
         (("p.txt", "-o", "no/folder/r.jsonl"), "the folder no/folder does not exist"),
         (("p.txt", "-o", "."), ". is a folder; -o names the file to write"),
@@ -282,6 +285,11 @@ def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -
             ("p.txt", "-o", "r.jsonl", "--column", "x", "--format", "text"),
             "--column: there is no column 'x'; the columns are 'prompt'",
         ),
+        (
+            ("twice.csv", "-o", "r.csv", "--column", "p", "--id", "k"),
+            "--id k: row 3: custom_id: '1' is also that of row 1: "
+            "name a column whose values differ, or leave --id out",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -290,9 +298,59 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     (in_process.folder / "p.txt").write_text("x\n", encoding="utf-8")
     (in_process.folder / "bad.jsonl").write_text("x\n", encoding="utf-8")
     (in_process.folder / "empty").touch()
-    ended = in_process("run", *arguments)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {message}\n")
-    assert sorted(path.name for path in in_process.folder.iterdir()) == ["bad.jsonl", "empty", "p.txt"]
+    (in_process.folder / "twice.csv").write_text("k,p\n1,a\n2,b\n1,c\n", encoding="utf-8")
+    for dry in ((), ("--dry-run",)):
+        ended = in_process("run", *arguments, *dry)
+        [*said, error] = ended.stderr.splitlines()
+        assert (ended.returncode, ended.stdout, error) == (2, "", f"error: {message}")
+        assert said in ([], ["twice.csv: CSV, separated by commas"])
+        left = ["bad.jsonl", "empty", "p.txt", "twice.csv"]
+        assert sorted(path.name for path in in_process.folder.iterdir()) == left
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--template-file", "the template.txt", "--id", "k"],
+        ["--template", "{{ p + 1 }} it's", "--system", "{{ k }}", "--format", "csv"],
+        ["--column", "empty"],
+    ],
+)
+def test_the_advised_command_works_word_for_word(
+    in_process: InProcessCli, gateway: str, options: list[str]
+) -> None:
+    """As a shell reads it."""
+    (in_process.folder / "a table.csv").write_text("k,p,empty\n1,a,\n2,b,\n", encoding="utf-8")
+    (in_process.folder / "the template.txt").write_text("two\nlines {{ p + 1 }}", encoding="utf-8")
+    for command in (("--dry-run",), ("--url", gateway)):
+        refused = in_process("run", "a table.csv", "-o", "o.csv", *options, *command)
+        assert refused.returncode == 2
+        advised = re.search(r": row 1: .*; `(.*)` lists all problems\n$", refused.stderr)
+        assert advised is not None, refused.stderr
+        program, *words = shlex.split(advised[1])
+        listed = in_process(*words)
+        assert (program, listed.returncode, listed.stderr) == ("medusaq", 2, "")
+        assert "row 2: " in listed.stdout
+
+
+def test_of_what_came_from_a_pipe_the_first_problem_is_told(cli: Cli) -> None:
+    refused = cli("run", "-", "-o", "r.jsonl", "--url", "http://127.0.0.1:9", stdin=b"{}\n{}\n")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: none of the 2 requests is valid: line 1: ")
+    assert "medusaq validate" not in refused.stderr
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_begins(in_process: InProcessCli) -> None:
+    (in_process.folder / "p.jsonl").write_text('{"prompt": "x"}\nbroken\n', encoding="utf-8")
+    for model, message in {
+        "none.gguf": "none.gguf: no such file",
+        "nobody": "'nobody' is neither a file nor the name of a model; ",
+    }.items():
+        ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--model", model)
+        assert ended.returncode == 3
+        [line] = ended.stderr.splitlines()
+        assert line.startswith(f"error: {message}")
+    assert [path.name for path in in_process.folder.iterdir()] == ["p.jsonl"]
 
 
 def test_validate_says_line_by_line_what_is_wrong(cli: Cli, in_process: InProcessCli) -> None:

@@ -60,7 +60,7 @@ def test_many_parts_make_one_file_of_results(tmp_path: Path, gateway: str) -> No
     assert (outcome.session.requests, outcome.session.tokens) == (30, 50)
     see = f"medusaq validate {tmp_path}/p.jsonl"
     first, *progress = said.splitlines()
-    assert first == f"4 of 30 requests are invalid; `{see}` says why; sending the others"
+    assert first == f"4 of 30 requests are invalid; `{see}` lists all problems; sending the others"
     assert all("tokens/s" in line for line in progress), "of a run that took a while"
     parts = [b for b in listed(gateway) if b["metadata"].get("part", "").endswith(" of 7")]
     assert [batch["metadata"]["part"] for batch in reversed(parts)] == [f"{n} of 7" for n in range(1, 8)]

@@ -123,3 +123,4 @@ def test_a_run_whose_model_cannot_be_loaded(cli: Cli) -> None:
     running = cli.start("run", "p.jsonl", "-o", "r.jsonl", SCRIPTED_LOAD_ERROR="broken")
     assert running.wait() == 3
     assert running.lines[-1] == "error: the model cannot be loaded: broken"
+    assert "repeat the same command" not in running.text()
