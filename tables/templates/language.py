@@ -7,7 +7,7 @@ no calls, assignments and macros, no multiplication and powers, and only the fil
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -16,8 +16,7 @@ from jinja2.runtime import ChainableUndefined, LoopContext
 from jinja2.sandbox import SandboxedEnvironment
 
 from tables.base.errors import TableError
-from tables.base.values import json_text, text_of
-from tables.templates.cost import CURRENT
+from tables.templates.filters import ADD, CONCAT, LOOP, filters_of, text_of_any
 
 ALLOWED = (
     nodes.Template,
@@ -72,24 +71,6 @@ TESTS = (
     "in",
     "eq",
 )
-PLAIN_FILTERS = (
-    *(
-        "abs",
-        "capitalize",
-        "count",
-        "d",
-        "default",
-        "first",
-        "float",
-        "int",
-        "items",
-        "last",
-        "length",
-        "list",
-    ),
-    *("lower", "reverse", "sort", "title", "trim", "upper", "wordcount"),
-)
-OF_TEXT = {"capitalize", "lower", "title", "trim", "upper", "wordcount"}
 
 
 def environment() -> jinja2.Environment:
@@ -100,11 +81,7 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=False,
     )
     made.globals.clear()
-    filters = {name: made.filters[name] for name in PLAIN_FILTERS}
-    for name in OF_TEXT:
-        filters[name] = _of_text(filters[name])
-    own = {"join": _join, "replace": _replace, "string": _string, "tojson": _tojson, "truncate": _truncate}
-    made.filters = {**filters, **own, "round": _round, _LOOP: _loop, _CONCAT: _concat, _ADD: _add}
+    made.filters = filters_of(made.filters)
     made.tests = {name: made.tests[name] for name in TESTS}
     return made
 
@@ -127,12 +104,9 @@ def parse(made: jinja2.Environment, source: str) -> nodes.Template:
     return _priced(tree)
 
 
-_LOOP, _CONCAT, _ADD = "row_loop", "row_concat", "row_add"
-
-
 def _priced(tree: nodes.Template) -> nodes.Template:
     for loop in [*tree.find_all(nodes.For)]:
-        loop.iter = _filtered(loop.iter, _LOOP)
+        loop.iter = _filtered(loop.iter, LOOP)
     _replace_sums(tree)
     return tree
 
@@ -150,9 +124,9 @@ def _priced_sum(node: Any) -> Any:
         return node
     _replace_sums(node)
     if isinstance(node, nodes.Concat):
-        return _filtered(_listed(node.nodes, node), _CONCAT)
+        return _filtered(_listed(node.nodes, node), CONCAT)
     if isinstance(node, nodes.Add):
-        return _filtered(_listed([node.left, node.right], node), _ADD)
+        return _filtered(_listed([node.left, node.right], node), ADD)
     return node
 
 
@@ -186,88 +160,3 @@ class _Environment(SandboxedEnvironment):
         ):
             return getattr(obj, argument, self.undefined(obj=obj, name=argument))
         return self.undefined(obj=obj, name=str(argument))
-
-
-def text_of_any(value: Any) -> str:
-    """The text of a value; that of lists and objects is paid for."""
-    if isinstance(value, jinja2.Undefined):
-        return ""
-    if isinstance(value, (list, tuple, Mapping)):
-        return _tojson(value)
-    return text_of(value)
-
-
-def weight(value: Any) -> int:
-    """At least the characters of a value, without making its text."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return 2 + sum(len(str(name)) + weight(item) + 4 for name, item in value.items())
-    return 2 + sum(weight(item) + 1 for item in value) if isinstance(value, (list, tuple)) else 32
-
-
-def _loop(value: Any) -> Any:
-    return CURRENT.get().loop(_items(value))
-
-
-def _items(value: Any) -> Iterable[Any]:
-    if isinstance(value, (str, list, tuple, Mapping)):
-        return value
-    return () if value is None or isinstance(value, jinja2.Undefined) else list(value)
-
-
-def _made(texts: list[str], separator: str = "") -> str:
-    CURRENT.get().make(sum(map(len, texts)) + len(separator) * len(texts))
-    return separator.join(texts)
-
-
-def _concat(values: list[Any]) -> str:
-    return _made([text_of_any(value) for value in values])
-
-
-def _add(values: list[Any]) -> Any:
-    left, right = values
-    if isinstance(left, str) and isinstance(right, str):
-        return _made([left, right])
-    if isinstance(left, (list, tuple)) or isinstance(right, (list, tuple)):
-        CURRENT.get().make(weight(left) + weight(right))
-    return left + right
-
-
-def _join(value: Any, separator: Any = "") -> str:
-    return _made([text_of_any(item) for item in _items(value)], text_of_any(separator))
-
-
-def _replace(value: Any, old: Any, new: Any) -> str:
-    text, old, new = (text_of_any(each) for each in (value, old, new))
-    CURRENT.get().make(len(text) + text.count(old) * len(new))
-    return text.replace(old, new)
-
-
-def _string(value: Any) -> str:
-    return text_of_any(value)
-
-
-def _tojson(value: Any) -> str:
-    """JSON as it stands; Jinja's own escapes it for HTML."""
-    if isinstance(value, jinja2.Undefined):
-        return "null"
-    CURRENT.get().make(weight(value))
-    return json_text(value)
-
-
-def _truncate(value: Any, length: int = 255, end: str = "...") -> str:
-    """The first `length` characters, and the end if some are missing."""
-    text = text_of_any(value)
-    return text if len(text) <= length else text[: max(0, length)] + text_of(end)
-
-
-def _round(value: Any, precision: int = 0) -> float:
-    return round(float(value), max(-20, min(20, precision)))
-
-
-def _of_text(function: Any) -> Any:
-    def filtered(value: Any, *arguments: Any) -> Any:
-        return function(text_of_any(value), *arguments)
-
-    return filtered

@@ -13,7 +13,8 @@ from jinja2 import meta, nodes
 from tables.base.errors import TableError
 from tables.base.values import is_missing
 from tables.templates.cost import CURRENT, Cost
-from tables.templates.language import environment, parse, weight
+from tables.templates.filters import weight
+from tables.templates.language import environment, parse
 
 ROW = "row"  # all columns, for names that are no identifiers: row["First name"]
 LOOP = "loop"
@@ -36,6 +37,9 @@ class Template:
             self._names = _names(tree)
             self._all_columns = _reads_whole_row(tree)
             self._places = sum(1 for _ in tree.find_all(nodes.Expr))
+            self._own = sum(
+                len(each.value) for each in tree.find_all(nodes.Const) if isinstance(each.value, str)
+            )
             self._template = self._environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise TableError(f"the template, line {error.lineno}: {error.message}") from None
@@ -68,7 +72,7 @@ class Template:
             if is_missing(values.get(name)):
                 self.missing[name] += 1
         try:
-            size = sum(len(name) + weight(value) for name, value in used.items())
+            size = self._own + sum(len(name) + weight(value) for name, value in used.items())
         except RecursionError:
             raise TableError("the template fails for this row: a value is nested too deeply") from None
         token = CURRENT.set(Cost(self._places, size))

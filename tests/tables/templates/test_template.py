@@ -134,7 +134,6 @@ def test_what_the_language_lacks_is_one_line_before_any_row(source: str) -> None
         "{{ [" + ",".join(["a"] * 500) + "]|tojson }}",
         "{{ [" + ",".join(["a"] * 500) + "]|upper }}",
         "{{ " + "+".join(["a"] * 90) + " }}",
-        "{{ a }}" * 500,
         "{% for x in a %}{% for y in a %}{% endfor %}{% endfor %}",
         "{% for x in [a ~ a ~ a] %}{% for y in a[:999] %}{{ x in x }}{% endfor %}{% endfor %}",
         "{% for x in a %}{{ a == a }}{% endfor %}",
@@ -146,6 +145,10 @@ def test_a_template_that_multiplies_its_row_is_stopped(source: str) -> None:
         refused(source, a=BIG) == "the template does too much for one row: its loops or its text are too long"
     )
     assert time.process_time() - began < 60, "it would take hours, or all memory"
+
+
+def test_a_prompt_has_a_bound_too() -> None:
+    assert refused("{{ a }}" * 500, a=BIG) == "the template makes more than 16,777,216 characters of one row"
 
 
 def test_what_ordinary_rows_need_is_far_from_the_bound() -> None:
