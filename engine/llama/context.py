@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from common.processor import usable_cores
 from engine.base.errors import EngineError, ModelLoadError
+from engine.llama.ggml_tensors import ProductWatcher
 from engine.llama.model import Model, Tokens, first_log_line
 from engine.llama.saved_cells import SavedCells
 
@@ -89,11 +90,12 @@ class Context:
         kv_type: str = "f16",
         companion_row: bool = False,
         streams: bool = False,
+        watcher: ProductWatcher | None = None,
     ) -> None:
         """companion_row: add a second row, or a second output, to calls with only one, and drop its result:
         CPU kernels for one row sum in another order than those for several. streams: calls are
         fast only if their rows are of consecutive sequences and equally many of each, and no row has
-        further_ids. Raises ModelLoadError.
+        further_ids. watcher: of every call, which is slow. Raises ModelLoadError.
         """
         self._vocab_size, self._width = model.vocab_size, model.width
         self._gives_hidden = False
@@ -104,6 +106,8 @@ class Context:
         params = self._params(
             seq_ids + (not streams), max(max_rows, seq_ids + 1), threads or usable_cores(), kv_type
         )
+        if watcher:
+            params.cb_eval = watcher.callback
         self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._ctx:
             raise ModelLoadError(f"{model.path}: no context of {self.cells} cells: {first_log_line()}")

@@ -105,3 +105,49 @@ def numbers_of(address: int, dtype: type[Any]) -> NDArray[Any]:
     get = ggml_function("ggml_backend_tensor_get", None, pointer, pointer, ctypes.c_size_t, ctypes.c_size_t)
     get(address, held.ctypes.data, 0, size)
     return np.lib.stride_tricks.as_strided(held.view(dtype), lengths, steps, writeable=False)
+
+
+class ProductWatcher:
+    """Sees products of matrices while llama.cpp computes: `callback` is for a context's cb_eval, and lives as
+    long as this. Raises ImportanceError where operations() does.
+    """
+
+    def __init__(self) -> None:
+        self._product, self._routed_product = operations()
+        self._error: BaseException | None = None
+        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._see)
+
+    def wants(self, name: str, product: GgmlTensor) -> bool:
+        """Whether to take() this product with the matrix of this name."""
+        raise NotImplementedError
+
+    def take(self, name: str, product: GgmlTensor, address: int) -> None:
+        """It has been computed; the address is for numbers_of()."""
+        raise NotImplementedError
+
+    def routed(self, product: GgmlTensor) -> bool:
+        """Whether rows go to experts."""
+        return bool(product.op == self._routed_product)
+
+    def check(self) -> None:
+        """Raise an exception of the callback, which cannot propagate through llama.cpp; Ctrl-C included."""
+        if self._error:
+            raise self._error
+
+    def _see(self, address: int, ask: bool, _user_data: ctypes.c_void_p) -> bool:
+        """The callback: called with ask before a tensor is computed, and after it if this returned True."""
+        if self._error:
+            return False
+        try:
+            product = GgmlTensor.from_address(address)
+            if product.op not in (self._product, self._routed_product):
+                return False
+            name = name_of(GgmlTensor.from_address(product.src[0]))
+            if not self.wants(name, product):
+                return False
+            if not ask:
+                self.take(name, product, address)
+        except BaseException as error:
+            self._error = error
+            return False
+        return True

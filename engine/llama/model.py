@@ -76,17 +76,19 @@ class Model:
         weights: str | None = None,
         how: str = "unpacked",
         vocabulary_only: bool = False,
+        extra_buffers: bool = True,
     ) -> None:
         """Load a GGUF. weights: a file with the same weights in another number format, to be used instead.
         how: says in the description where that file comes from.
 
-        vocabulary_only: do not load weights, which is fast; the width is then 0. Raises ModelLoadError.
+        vocabulary_only: do not load weights, which is fast; the width is then 0. extra_buffers: let llama.cpp
+        lay weights out anew for faster kernels. Raises ModelLoadError.
         """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
         self._how = f", {how}" if weights is not None else ""
-        self.handle = _loaded(weights or path, gpu_layers, vocabulary_only)
+        self.handle = _loaded(weights or path, gpu_layers, vocabulary_only, extra_buffers)
         # Freed with the last reference, since any thread may still be tokenizing; not at exit, when a decode
         # call may be running.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -214,12 +216,12 @@ class Shape:
     weight_bytes: int
 
 
-def _loaded(path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
+def _loaded(path: str, gpu_layers: int, vocabulary_only: bool, extra_buffers: bool = True) -> Any:
     """llama.cpp's handle. Raises ModelLoadError."""
     check_file(path)
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
-    params.use_extra_bufts = verdict().use is not Use.PLAIN_BUFFERS
+    params.use_extra_bufts = extra_buffers and verdict().use is not Use.PLAIN_BUFFERS
     model = llama_cpp.llama_model_load_from_file(path.encode(), params)
     if not model:
         raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from common.llama_build import BuildDies, cache_folder, try_build
@@ -34,6 +35,7 @@ from engine.host.other_load import OtherLoad
 from engine.llama.context import Context, DecodeError
 from engine.llama.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.weights.quantise import requantise
+from engine.weights.row_invariance import load_invariant
 from engine.weights.saved_format import require_format
 
 UNASKED_BYTES = 2 << 30  # larger unpacked weights need too much memory and disk for an automatic choice
@@ -86,10 +88,10 @@ def open_at_once(config: EngineConfig) -> tuple[Model, bool]:
     path = config.model or default_model_path()
     check_file(path)
     if config.weights == BF16:
-        return Model(path, config.gpu_layers, unpacked(path)), True
+        return _loaded(path, config, unpacked(path)), True
     if config.weights == FOR_THIS_MACHINE:
         return _chosen(path, config), True
-    model = Model(path, config.gpu_layers)
+    model = _loaded(path, config)
     if not _may_unpack(config, model.size, model.parameters):
         return model, True
     known = _known_faster(_key(path, config))
@@ -113,7 +115,14 @@ def faster(model: Model, config: EngineConfig, piece: Piece | None = None) -> Mo
 def _chosen(path: str, config: EngineConfig) -> Model:
     choice = require_format(path)
     log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
-    return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
+    return _loaded(path, config, choice.file, how="chosen for this machine")
+
+
+def _loaded(path: str, config: EngineConfig, weights: str | None = None, how: str = "unpacked") -> Model:
+    load = partial(Model, path, config.gpu_layers, weights, how)
+    if not config.batch_invariant or on_gpu(config.gpu_layers):
+        return load()
+    return load_invariant(weights or path, lambda extra: load(extra_buffers=extra), config)
 
 
 def unpacked(path: str, piece: Piece | None = None) -> str:

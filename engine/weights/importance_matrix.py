@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.processor import usable_cores
 from engine.base.errors import ImportanceError, ModelLoadError
 from engine.llama.context import DecodeError
-from engine.llama.ggml_tensors import GgmlTensor, name_of, numbers_of, operations
+from engine.llama.ggml_tensors import GgmlTensor, ProductWatcher, numbers_of
 from engine.llama.model import Model, Tokens, first_log_line, read_shape
 from engine.weights.quantise import tensor_shapes
 
@@ -117,21 +117,14 @@ def _run(context: Any, tokens: Tokens) -> int:
     return int(llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(pointer, len(tokens))))
 
 
-class _Collector:
-    """Collects activations in llama.cpp's eval callback. shapes: of the tensors, as in the file."""
+class _Collector(ProductWatcher):
+    """Collects activations. shapes: of the tensors, as in the file."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
         self._shapes = shapes
-        self._product, self._routed_product = operations()
         self._sums: dict[str, NDArray[np.float64]] = {}  # of squares: [matrices, columns]
         self._rows: dict[str, NDArray[np.int64]] = {}  # that each matrix has met
-        self._error: BaseException | None = None
-        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._see)  # lives as long as this
-
-    def check(self) -> None:
-        """Raise an exception of the callback, which cannot propagate through llama.cpp; Ctrl-C included."""
-        if self._error:
-            raise self._error
 
     def importance(self) -> dict[str, NDArray[np.float32]]:
         """The result; all 1 for an expert that received no token. Raises ImportanceError."""
@@ -145,32 +138,18 @@ class _Collector:
             found[name] = np.where(rows, sums / np.maximum(rows, 1), 1).astype(np.float32).reshape(-1)
         return found
 
-    def _see(self, address: int, ask: bool, _user_data: ctypes.c_void_p) -> bool:
-        """The callback: called with ask before a tensor is computed, and after it if this returned True."""
-        if self._error:
-            return False
-        try:
-            product = GgmlTensor.from_address(address)
-            if product.op not in (self._product, self._routed_product):
-                return False
-            matrix, given = (GgmlTensor.from_address(source) for source in product.src[:2])
-            name = name_of(matrix)
-            if name not in self._shapes or given.type != llama_cpp.GGML_TYPE_F32:
-                return False
-            if not ask:
-                self._check_shape(name, matrix)
-                self._take(name, matrix, product)
-        except BaseException as error:
-            self._error = error
-            return False
-        return True
+    def wants(self, name: str, product: GgmlTensor) -> bool:
+        given = GgmlTensor.from_address(product.src[1])
+        return name in self._shapes and given.type == llama_cpp.GGML_TYPE_F32
 
     def _check_shape(self, name: str, matrix: GgmlTensor) -> None:
         shape = self._shapes[name]
         if tuple(matrix.ne) != (*shape, *[1] * (4 - len(shape))):
             raise ImportanceError(f"{name} is {tuple(matrix.ne)} in llama.cpp, and {shape} in the file")
 
-    def _take(self, name: str, matrix: GgmlTensor, product: GgmlTensor) -> None:
+    def take(self, name: str, product: GgmlTensor, _address: int) -> None:
+        matrix = GgmlTensor.from_address(product.src[0])
+        self._check_shape(name, matrix)
         given = numbers_of(product.src[1], np.float32)
         columns, _, across, along = matrix.ne
         sums = self._sums.setdefault(name, np.zeros((across * along, columns)))
@@ -180,7 +159,7 @@ class _Collector:
             sums[k] += np.einsum("ij,ij->j", part, part)
             rows[k] += len(part)
 
-        if product.op == self._product:
+        if not self.routed(product):
             for i in range(given.shape[0]):
                 for j in range(given.shape[1]):
                     add(i % along * across + j % across, given[i, j])

@@ -283,11 +283,11 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 from engine.weights import importance_matrix
-take = importance_matrix._Collector._take
+take = importance_matrix._Collector.take
 def interrupted(*given):
     os.kill(os.getpid(), signal.SIGINT)
     take(*given)
-importance_matrix._Collector._take = interrupted
+importance_matrix._Collector.take = interrupted
 importance_matrix.importance_of(sys.argv[1], Path(sys.argv[2]), progress=lambda *_: print("went on"))
 """
     command = [sys.executable, "-c", code, default_model_path(), str(long)]
