@@ -85,7 +85,8 @@ class Display:
     def _text(self, now: float, progress: Progress, last_error: str | None) -> str:
         parts = [f"{progress.running} running"] if progress.running else []
         if self._tokens:
-            parts.append(f"{self._tokens:,} tokens, {self._speed.per_second():.1f}/s")
+            tokens = f"{self._tokens:,} token{'s' * (self._tokens != 1)}"
+            parts.append(f"{tokens}, {self._speed.per_second():.1f}/s")
         elif not parts:
             parts.append("starting")
         if (left := self._left.seconds(now)) is not None:
