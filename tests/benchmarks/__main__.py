@@ -39,7 +39,7 @@ from tests.benchmarks.common import (
 )
 from tests.benchmarks.drafting import decode, on_paper
 from tests.benchmarks.inference import cells as by_cells
-from tests.benchmarks.inference import engine, formats, long_prompts, schemas, structured
+from tests.benchmarks.inference import engine, formats, long_prompts, schemas, small_tasks, structured
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
@@ -279,6 +279,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
     "structured": lambda options, report: structured.measure(options.model, report),
     "long-prompts": lambda options, report: long_prompts.measure(options.model, report),
     "tables": lambda _, report: tables.measure(report),
+    "small-tasks": lambda options, report: small_tasks.measure(options.model, report),
     "widened": comparison.run,
     "on-paper": on_paper.run,
 }
