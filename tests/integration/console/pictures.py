@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.support.workers import ROOT
 WIDE, NARROW = 1440, 390
 HEIGHTS = {WIDE: 900, NARROW: 844}
 QUALITY = 82
-REVIEWS = ROOT / "examples" / "reviews.csv"
+EXAMPLES = ROOT / "examples"
 
 
 class Camera:
@@ -47,13 +48,16 @@ def take_all(page: Any, folder: Path) -> None:
     camera = Camera(page, folder)
     page.click("nav >> text=New batch")
     camera.take("1-drop", WIDE)
-    tour.drop(page, REVIEWS.name, REVIEWS.read_bytes())
-    tour.write_template(page, "Is this review of a {{ product }} positive or negative? ", "review")
-    tour.choose_field(page, "mood", "positive, negative")
+    tour.drop(page, "notes.csv", (EXAMPLES / "notes.csv").read_bytes())
+    page.fill(
+        "label:has-text('Template') >> textarea", (EXAMPLES / "notes.txt").read_text(encoding="utf-8").strip()
+    )
+    properties = json.loads((EXAMPLES / "notes.json").read_text(encoding="utf-8"))["properties"]
+    tour.fields_by_pattern(page, {name: form["pattern"] for name, form in properties.items()})
     tour.try_rows(page)
     camera.take("2-template")
     tour.run(page)
-    page.wait_for_selector("td.answer")
+    page.wait_for_selector("td.answer >> nth=11")
     camera.take("3-running", WIDE)
     tour.wait_for_end(page)
     camera.take("4-batch")

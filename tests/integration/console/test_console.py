@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.cli.views.batches import BATCHES
 from tests.integration.console import tour
 from tests.integration.console.stack import page_of
 from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import Workers, wait_until
+from tests.support.workers import ROOT, Workers, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 MOST_BYTES = 200_000
@@ -210,6 +211,26 @@ def test_a_table_that_cannot_be_read_says_why(page: Any) -> None:
     page.set_input_files("input[type=file]", files=[tour.file("torn.csv", b"a,b\n1\n")])
     assert "row 1 (line 2) has 1 value" in page.inner_text(".notice")
     tour.expect_refusal(page)
+
+
+def test_the_example_is_that_of_the_documents(page: Any) -> None:
+    examples = ROOT / "examples"
+    page.click("nav >> text=New batch")
+    with page.expect_request(
+        lambda request: request.url.endswith("preview") and "schema" in request.post_data
+    ) as sent:
+        tour.begin_with_the_example(page)
+    asked = sent.value.post_data_json
+    assert asked["template"] == (examples / "notes.txt").read_text(encoding="utf-8").rstrip("\n")
+    assert asked["schema"] == json.loads((examples / "notes.json").read_text(encoding="utf-8"))
+    with (examples / "notes.csv").open(encoding="utf-8", newline="") as file:
+        notes = [row["note"] for row in csv.DictReader(file)]
+    shown = page.locator(".preview-row .prompt").all_inner_texts()
+    assert [text.partition("\n")[0] for text in shown] == notes[:3]
+    tour.try_rows(page)
+    for answer in page.locator(".preview-row .answer").all_inner_texts():
+        assert re.fullmatch(r'amount: "\$\d+\.\d\d"\ndate: "[A-Z][a-z]+ \d+, \d{4}"', answer)
+    no_scrolling_sideways(page)
 
 
 def test_a_column_that_does_not_exist_is_named(page: Any) -> None:

@@ -26,6 +26,11 @@ def drop(page: Any, name: str, content: bytes) -> None:
     page.wait_for_selector(".preview-row .prompt")
 
 
+def begin_with_the_example(page: Any) -> None:
+    page.click("button:text-is('Begin with an example')")
+    page.wait_for_selector(".preview-row .prompt >> nth=2")
+
+
 def write_template(page: Any, text: str, column: str) -> None:
     """The text, and a column by its chip."""
     page.fill("label:has-text('Template') >> textarea", text)
@@ -37,6 +42,17 @@ def choose_field(page: Any, name: str, choices: str) -> None:
     page.check("input[value=fields]")
     page.fill("[name=field]", name)
     page.fill("[name=choices]", choices)
+
+
+def fields_by_pattern(page: Any, patterns: dict[str, str]) -> None:
+    page.check("input[value=fields]")
+    for place, (name, pattern) in enumerate(patterns.items()):
+        if place:
+            page.click("button:text-is('Add a field')")
+        row = page.locator(".field-row").nth(place)
+        row.locator("[name=field]").fill(name)
+        row.locator("[name=type]").select_option("pattern")
+        row.locator("[name=pattern]").fill(pattern)
 
 
 def try_rows(page: Any) -> None:

@@ -11,9 +11,9 @@ const CHAT = "/v1/chat/completions";
 
 export function newView(main, signal) {
   const rest = h("div", { class: "stack" });
-  const zone = dropZone(signal, (file, preview) => {
+  const zone = dropZone(signal, (file, preview, example) => {
     const runnable = preview.columns.includes("custom_id") && preview.columns.includes("body");
-    replace(rest, fileCard(file, preview, restart), runnable ? requestsForm(file, preview, signal) : tableForm(file, preview, signal));
+    replace(rest, fileCard(file, preview, restart), runnable ? requestsForm(file, preview, signal) : tableForm(file, preview, signal, example));
     zone.hidden = true;
     rest.querySelector("textarea, button.primary")?.focus();
   });
@@ -48,10 +48,10 @@ function requestsForm(file, preview, signal) {
     h("h2", {}, "Requests"), h("p", {}, "This file has requests in the format of batches: they run as they are."), note, h("p", {}, run));
 }
 
-function tableForm(file, preview, signal) {
+function tableForm(file, preview, signal, example) {
   const changed = () => panel.refresh();
-  const template = templateEditor(preview.columns, changed);
-  const schema = schemaEditor(changed);
+  const template = templateEditor(preview.columns, changed, example?.template);
+  const schema = schemaEditor(changed, example?.fields);
   const model = h("select", { onchange: changed });
   const tokens = h("input", { type: "number", min: "1", max: "100000", value: "128", onchange: changed });
   const temperature = h("input", { type: "number", min: "0", max: "2", step: "0.1", value: "0", onchange: changed });

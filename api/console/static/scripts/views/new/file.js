@@ -2,31 +2,33 @@
 import { post, upload } from "../../parts/api.js";
 import { failure, h, replace } from "../../parts/dom.js";
 import { bytes, percent } from "../../parts/format.js";
+import { EXAMPLE, exampleFile } from "./example.js";
 
 const KINDS = ".csv,.tsv,.xlsx,.parquet,.jsonl,.ndjson,.json,.txt,.gz,.zst";
 const SHOWN = 5;
 
-// done(file, preview) is called when the file can be read.
+// done(file, preview, example) is called when the file can be read. example: what to ask of each row, if it is ours.
 export function dropZone(signal, done) {
   const input = h("input", { type: "file", accept: KINDS, class: "unseen", tabindex: "-1", "aria-hidden": "true" });
   const choose = h("button", { type: "button", class: "primary", onclick: () => input.click() }, "Choose a file");
+  const sample = h("button", { type: "button", onclick: () => take(exampleFile(), EXAMPLE) }, "Begin with an example");
   const note = h("div", { role: "status" });
   const zone = h("section", { class: "drop", "aria-label": "File" },
-    h("h2", {}, "Drop a table here"), choose, input,
+    h("h2", {}, "Drop a table here"), h("p", { class: "row" }, choose, sample), input,
     h("p", { class: "muted small" }, "CSV, Excel (XLSX), Parquet or JSON lines, with the names of the columns first."), note);
-  const take = async (file) => {
-    choose.disabled = true;
+  const take = async (file, example) => {
+    choose.disabled = sample.disabled = true;
     try {
       const say = (text) => (note.textContent = text);
       const stored = await upload(file, (share) => say(`Sending ${file.name} (${bytes(file.size)}): ${percent(share)}`), signal);
       say("Reading the rows…");
       const preview = await post("/v1/batches/preview", { input_file_id: stored.id, rows: SHOWN, count: true }, signal);
       replace(note);
-      done(stored, preview);
+      done(stored, preview, example);
     } catch (error) {
       if (error.name !== "AbortError") replace(note, failure(error));
     } finally {
-      choose.disabled = false;
+      choose.disabled = sample.disabled = false;
       input.value = "";
     }
   };

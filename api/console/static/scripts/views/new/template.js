@@ -6,8 +6,8 @@ const IDENTIFIER = /^[A-Za-z_]\w*$/;
 export const placeholder = (column) =>
   IDENTIFIER.test(column) ? `{{ ${column} }}` : `{{ row['${column.replace(/['\\]/g, "\\$&")}'] }}`;
 
-export function templateEditor(columns, changed) {
-  const prompt = h("textarea", { class: "code", rows: "6", required: true, oninput: changed, spellcheck: true }, first(columns));
+export function templateEditor(columns, changed, text = first(columns)) {
+  const prompt = h("textarea", { class: "code", rows: "6", required: true, oninput: changed, spellcheck: true }, text);
   const system = h("textarea", { class: "code", rows: "2", oninput: changed, placeholder: "You are …" });
   let last = prompt;
   for (const field of [prompt, system]) field.addEventListener("focus", () => (last = field));
