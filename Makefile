@@ -13,12 +13,14 @@ PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
 .PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers large-model release gpu-check portable clean install
 
-demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
-	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
+demo: $(SERVING) ## the whole stack, a table of 100 rows through it, results.csv
+	@$(BIN)/medusaq run examples/notes.csv -o results.csv --template-file examples/notes.txt --schema examples/notes.json --fresh
 	@cat $(VENV)/install-times
 	@echo
+	@head -4 results.csv
+	@echo
 	@echo "To try next:"
-	@echo "  $(BIN)/medusaq run examples/questions.csv --column question -o answers.csv"
+	@echo "  $(BIN)/medusaq run examples/reviews.csv -o labelled.csv --template-file examples/reviews.txt --json 'sentiment:positive|negative' --raw"
 	@echo "  $(BIN)/medusaq up     # keeps running: an HTTP API, which OpenAI's client can use"
 	@echo "  docs/tutorials/first-results.md"
 	@echo "The packaged model is for testing; models for real work: $(BIN)/medusaq models recommend"
@@ -75,7 +77,7 @@ portable: install ## a llama.cpp for every processor of this kind, which workers
 	@$(BIN)/python tools/install.py portable
 
 clean: ## everything that was made here, the environment included
-	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf $(VENV) .medusaq results.csv results.csv.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: $(ALL) ## all that developers need, tests and training included
