@@ -122,6 +122,9 @@ class XlsxTable(Table):
             raise
         except OSError as error:
             raise TableError(f"cannot read {self._name}: {error.strerror or error}") from None
+        except MemoryError:  # a megabyte may expand to gigabytes
+            message = "too large to read: a cell or row of it expands to more than the memory allowed for it"
+            raise TableError(f"{self._name}: {message}; save the sheet as CSV") from None
         except Exception as error:  # openpyxl raises whatever a damaged file leads to
             raise TableError(f"{self._name}: the XLSX file is damaged: {error}") from None
 

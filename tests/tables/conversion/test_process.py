@@ -10,10 +10,12 @@ import json
 import random
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import openpyxl
 import pytest
 
 from tables.conversion import preview, process
@@ -211,3 +213,37 @@ def test_a_count_that_takes_long_is_left_out(monkeypatch: pytest.MonkeyPatch, tm
     options = TableOptions("t.csv", "")
     preview.write_preview(open_table(path), options, URL, Wanted(rows=1, count=True), limits, shown)
     assert json.loads(shown.getvalue())["row_count"] is None
+
+
+def workbook_of_one_cell(mib: int) -> bytes:
+    """Of a thousandth of that size, as it is compressed."""
+    good, bomb, sheet = io.BytesIO(), io.BytesIO(), "xl/worksheets/sheet1.xml"
+    openpyxl.Workbook().save(good)
+    start = b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData><row>'
+    with zipfile.ZipFile(good) as parts, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in parts.namelist():
+            if name != sheet:
+                made.writestr(name, parts.read(name))
+        with made.open(sheet, "w", force_zip64=True) as part:
+            part.write(start + b'<c t="inlineStr"><is><t>')
+            for _ in range(mib):
+                part.write(b"x" * (1 << 20))
+    return bomb.getvalue()
+
+
+@pytest.mark.slow
+def test_a_workbook_that_expands_beyond_the_memory_is_called_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was called damaged."""
+    monkeypatch.setattr(process, "MEMORY_BYTES", 512 << 20)
+    content = workbook_of_one_cell(512)
+    assert len(content) < 1 << 20
+    specification = lines_spec(TableOptions("t.xlsx", "{{ a }}"), "/v1/chat/completions", 9, 1 << 20, 1 << 20)
+    with opened(content) as table, tempfile.TemporaryFile() as lines:
+        conversion = Conversion(free_seat(), specification, table, lines=lines)
+        with (
+            contextlib.closing(conversion),
+            pytest.raises(ConversionFailed, match=r"^t\.xlsx: too large to read: .*; save the sheet as CSV$"),
+        ):
+            wait(conversion)

@@ -18,6 +18,7 @@ import pytest
 from tables.conversion.options import TableOptions, Wanted
 from tables.conversion.output_table import OutputTable, write_numbered
 from tables.conversion.process import PREVIEW, Conversion, preview_spec
+from tables.conversion.seats import Seats
 from tables.sources.open_table import open_table
 from tables.templates.template import Template
 
@@ -98,7 +99,10 @@ def test_the_preview_of_services_sees_them_too(logs: Path) -> None:
     source = "{{ meta.lang }}:{% for m in messages %} {{ m.role }}{% endfor %}"
     options = TableOptions(logs.name, source, columns=["messages"])
     specification = preview_spec(options, "/v1/chat/completions", Wanted(5, True), 100, 1 << 20)
-    with logs.open("rb") as file, contextlib.closing(Conversion(specification, file)) as conversion:
+    with (
+        logs.open("rb") as file,
+        contextlib.closing(Conversion(Seats().enter("a"), specification, file)) as conversion,
+    ):
         give_up = time.monotonic() + 60
         while not conversion.has_ended(0.05):
             assert time.monotonic() < give_up
