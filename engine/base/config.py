@@ -29,10 +29,10 @@ class EngineConfig:
     prompt and output; lanes are beside it (core/layout_setup.py). prefill_chunk: prompt tokens a step, which
     the running requests wait for; 0 lets the engine choose. On a CPU more than 64 count in whole tiles of 64.
     kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory). threads:
-    0 is every core this process may use. batch_invariant: bit-identical results whatever shares the batch;
-    see docs/reference/benchmarks.md for its price. prefix_cache_bytes: memory for prompts of ended
-    requests, with which later ones may begin; None is that of 2,048 tokens. speculation: draft tokens where
-    that is measured to save time; results stay the same.
+    0 is every core this process may use. batch_invariant: bit-identical results whatever shares the batch,
+    in a process whose engines all have it; see docs/reference/benchmarks.md for its price.
+    prefix_cache_bytes: memory for prompts of ended requests, with which later ones may begin; None is that of
+    2,048 tokens. speculation: draft tokens where that is measured to save time; results stay the same.
     heads: draft heads for this model, a file or folder; None is the ones that come with the package, if they
     are for this model. chat_template: a known one's name, or a file (see engine/text/chat_templates.py); None
     is the model's own.

@@ -178,7 +178,8 @@ class Settings(BaseSettings):
     )
     batch_invariant: bool = Field(
         False,
-        description="Bit-identical results whatever shares the batch, on a processor, at the price of speed.",
+        description="Bit-identical results whatever shares the batch, on a processor, at the price of speed. "
+        "A model for which llama.cpp's kernels cannot give them is refused.",
     )
     prefix_sharing: bool = Field(
         True,

@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +25,7 @@ from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model, unpacked
+from tests.benchmarks import small_tasks
 from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
@@ -39,9 +39,10 @@ from tests.benchmarks.common import (
 )
 from tests.benchmarks.drafting import decode, on_paper
 from tests.benchmarks.inference import cells as by_cells
-from tests.benchmarks.inference import engine, formats, long_prompts, schemas, small_tasks, structured
+from tests.benchmarks.inference import engine, formats, long_prompts, schemas, structured
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
+from tests.benchmarks.large import invariance as invariant
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.report import (
     SCRIPTED_ENGINE,
@@ -153,18 +154,7 @@ def sharing(options: argparse.Namespace, report: Report) -> None:
 def invariance(options: argparse.Namespace, report: Report) -> None:
     """The price of bit-identical results: many requests at once, and one alone."""
     prompts = load_spec_bench(options.prompts, min(options.limit or 48, 48))
-    columns = ("weights", "requests at once", "tokens/s", "batch-invariant, tokens/s", "ratio")
-    with report.table("invariance", *columns) as table:
-        for weights, slots in product((AS_SHIPPED, BF16), (SLOTS, 1)):
-            plain, exact = (
-                engine.measure(
-                    EngineConfig(model=str(options.model), weights=weights, slots=slots, batch_invariant=on),
-                    prompts if slots > 1 else prompts[::6],
-                    options.max_tokens,
-                ).tokens_per_s
-                for on in (False, True)
-            )
-            table.row(weights, slots, f"{plain:.1f}", f"{exact:.1f}", f"{exact / plain:.2f}")
+    invariant.measure(options.model, prompts, options.max_tokens, report)
 
 
 def overhead(_options: argparse.Namespace, report: Report) -> None:

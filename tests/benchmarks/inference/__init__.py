@@ -1,1 +1,1 @@
-"""The engine by itself: its throughput, its answers, and what schemas, lookups and spinning cost or gain."""
+"""The engine by itself: its throughput, and what schemas, lookups and spinning cost or gain."""

@@ -63,7 +63,13 @@ def found(paths: list[str]) -> list[tuple[int | None, int | None, list[bool]]]:
 
 
 @pytest.mark.slow
-def test_weights_are_repacked_unless_rows_differ(models: dict[str, str]) -> None:
+@pytest.mark.parametrize("tiled", [None, pytest.param("0", marks=pytest.mark.thorough)])
+def test_weights_are_repacked_unless_rows_differ(
+    models: dict[str, str], tiled: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an operator turns the tiled kernels off, which serves lone requests better."""
+    if tiled:
+        monkeypatch.setenv("GGML_CPU_TILED_MM", tiled)
     for with_extra, without, loads in apart(found, [*models.values()]):
         assert without is None
         assert loads == ([True] if with_extra is None else [True, False])
