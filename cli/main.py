@@ -25,6 +25,7 @@ from cli.commands.model import models
 from cli.commands.run import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.commands.service import down, flower, gateway, io, redis, up, worker
 from cli.commands.webhook import webhooks
+from common.disk_space import reason
 from medusaq.errors import MedusaqError
 
 app = App(
@@ -107,7 +108,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that is not ours
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"error: {where}{error.strerror or str(error) or type(error).__name__}", EXIT_FAILURE)
+        _fail(f"error: {where}{reason(error)}", EXIT_FAILURE)
     except ModuleNotFoundError as error:
         if error.name not in OF_WORKER:
             raise

@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 
 # Replace the messages of these errors, which name Redis keys, folders and hosts and belong in the log.
 PUBLIC_MESSAGES: dict[type[Exception], str] = {
-    StoreUnavailable: "Redis is unavailable, or failed to execute a command; try again later",
+    StoreUnavailable: "Redis is unavailable, or failed to execute a command; try again later, "
+    "or ask who runs it for `medusaq doctor`",
     FileStoreUnavailable: "the file store is unavailable, or failed to execute an operation; try again later",
-    FileStoreFull: "the file store is full",
+    FileStoreFull: "the file store is full: delete files that are no longer needed, or ask for more room",
 }
 
 

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.disk_space import reason
 from medusaq.errors import GatewayUnreachable, MedusaqError
 from tables.base.errors import TableError
 
@@ -63,7 +64,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror or error}") from None
+        raise CliError(f"cannot write {path}: {reason(error)}") from None
 
 
 @contextlib.contextmanager

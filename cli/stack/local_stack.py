@@ -25,6 +25,7 @@ from cli.processes.supervisor import ChildSpec, Supervisor
 from cli.stack.child_specs import STOP_MARGIN_S, WORKER, ChildSpecs, flower_keeps, metrics_ports
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import ENTRIES, MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
+from common.disk_space import reason
 from common.llama_build import verdict
 from tasks.base.errors import SettingsError
 from tasks.base.settings import Settings, get_settings
@@ -165,7 +166,7 @@ class Stack:
             with open(self._state_file, "w", encoding="utf-8", opener=private_opener) as file:
                 json.dump(self._stack_settings(), file)
         except OSError as error:
-            raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
+            raise CliError(f"cannot use the state folder {self._state_dir}: {reason(error)}") from None
 
     def hurry(self) -> None:
         """Hurry the shutdown: kill what is still running. Callable from a signal handler."""

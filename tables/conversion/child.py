@@ -15,12 +15,14 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.disk_space import reason
 from tables.answers.schema import check_schema
 from tables.base.errors import TableError
 from tables.base.kinds import kind_of
@@ -64,7 +66,10 @@ def _verdict(specification: Mapping[str, Any]) -> dict[str, Any]:
             most = specification["file_bytes"]
             return {"code": TOO_LARGE, "message": f"the table takes more than {most:,} bytes on the disk"}
         if isinstance(error, OSError):
-            return {"code": STORAGE, "message": f"temporary files: {error.strerror or error}"}
+            return {
+                "code": STORAGE,
+                "message": f"temporary files in {tempfile.gettempdir()}: {reason(error)}",
+            }
         traceback.print_exc()
         return {"code": INTERNAL, "message": "an internal error, which the log describes"}
 

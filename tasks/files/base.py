@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import BinaryIO
 
+from common.disk_space import NO_ROOM, reason
 from tasks.base.errors import BadObjectName, FileStoreFull, FileStoreUnavailable
 
 S3 = "s3://"
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's quota, the largest file allowed
 MAX_NAME = 512  # characters; S3 limits keys to 1,024 bytes
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # no "..", no leading dot: the store uses such names itself
 _NAME = re.compile(rf"{_PART}(/{_PART})*")
@@ -106,8 +106,8 @@ def translated(location: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = FileStoreFull if error.errno in FULL else FileStoreUnavailable
-        raise kind(f"{location}: {error.strerror}") from error
+        kind = FileStoreFull if error.errno in NO_ROOM | {errno.EFBIG} else FileStoreUnavailable
+        raise kind(f"{location}: {reason(error)}") from error
 
 
 def checked(name: str) -> str:

@@ -49,7 +49,7 @@ def test_a_file_of_a_folder_that_must_not_be_changed(tmp_path: Path, monkeypatch
 
 def test_a_device_is_written_to_and_stays_one() -> None:
     full = Path("/dev/full")
-    with pytest.raises(CliError, match="/dev/full: No space left on device"):
+    with pytest.raises(CliError, match="/dev/full: No space left on device: make room there"):
         write(full, b"new")
     assert full.is_char_device()
 

@@ -87,7 +87,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
     if not has_namespaces(tmp_path):
         pytest.skip("no mount namespace for this user")
     refused, left, after = filled(tmp_path, *on_a_small_disk(tmp_path))
-    assert refused == f"the file store {tmp_path}: No space left on device"
+    assert (
+        refused
+        == f"the file store {tmp_path}: No space left on device: make room there, or choose another place"
+    )
     assert left == "['files/before'] []"
     assert after == "['files/after', 'files/before']"
 

@@ -86,6 +86,7 @@ def test_a_full_disk(redis_server: RedisServer, tmp_path: Path) -> None:
     response, log = answer_of(settings, tmp_path, limit=100_000)
     found = error(response, 507)
     assert found["code"] == "storage_full"
+    assert "delete files" in found["message"]
     assert settings.files in log, "where it is, is for the log"
     assert settings.files not in response.text
     assert left_behind(settings) == ([], [], set())
