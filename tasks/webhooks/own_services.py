@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 
+from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.setting_names import METRICS_PORTS
 from tasks.base.settings import Settings
@@ -30,9 +31,10 @@ class OwnServices:
 
     @classmethod
     def of(cls, settings: Settings) -> OwnServices:
-        sentinels = SentinelUrl.of(settings.redis_url)
+        url = RedisOptions.of(settings.redis_url).address
+        sentinels = SentinelUrl.of(url)
         if sentinels is None:
-            parts = urlsplit(settings.redis_url)
+            parts = urlsplit(url)
             redis: tuple[tuple[str, int], ...] = ((parts.hostname or "localhost", parts.port or REDIS_PORT),)
         else:
             redis = sentinels.hosts
