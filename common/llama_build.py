@@ -10,17 +10,19 @@ Nothing in this module loads llama.cpp.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from importlib import metadata
@@ -32,12 +34,13 @@ from common.processor import processor, usable_cores
 
 LLAMA_CPP = "llama-cpp-python"
 LIBRARY_VARIABLE = "LLAMA_CPP_LIB_PATH"  # the folder of the libraries, as llama_cpp reads it
-TRIED_VARIABLE = "MEDUSAQ_TRIED_BUILD"  # in the child: what it tries
+USE_VARIABLE = "MEDUSAQ_LLAMA_CPP"  # how a process that tries, or has tried, uses it
 TRIAL = "engine.tools.decode_trial"
 TRIAL_S = 900.0  # for a large model from a slow disk
 BUILD_S = 60.0
 # Fields of an EngineConfig that decide which kernels run.
 DECIDING = ("model", "weights", "slots", "kv_type", "gpu_layers", "batch_invariant", "threads")
+REGISTER = "models.json"  # of models by name
 MOST_KEPT = 50  # models that are known to decode
 ASK_BUILD = "from engine.llama.model import build; print(build())"
 CMAKE_INCLUDED = Path(__file__).parents[1] / "engine" / "llama" / "llama_cpp.cmake"
@@ -88,25 +91,38 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "medusaq"
 
 
+def data_folder() -> Path:
+    """The folder of what is kept: $XDG_DATA_HOME/medusaq, usually ~/.local/share/medusaq."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "medusaq"
+
+
 def portable_folder() -> Path:
     """Where `make portable` puts libraries that run on every processor of this kind."""
-    return cache_folder() / "portable"
+    version = metadata.version(LLAMA_CPP) if importlib.util.find_spec("llama_cpp") else ""
+    return cache_folder() / f"portable-{version}"
 
 
 def verdict() -> Verdict:
     """What is known of this library on this machine; AS_BUILT if nothing is."""
-    if tried := os.environ.get(TRIED_VARIABLE):
-        return Verdict(Use(tried))
+    if use := os.environ.get(USE_VARIABLE):
+        return replace(_kept(), use=Use(use))
+    return _kept()
+
+
+def _kept() -> Verdict:
     try:
         kept = json.loads(_kept_path().read_text(encoding="utf-8"))
-        return Verdict(Use(kept["use"]), kept["died_of"], tuple(kept["decoded"]))
+        found = Verdict(Use(kept["use"]), kept["died_of"], tuple(kept["decoded"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Verdict()
+    return found if found.use is not Use.PORTABLE or portable_folder().is_dir() else Verdict()
 
 
 def variables() -> dict[str, str]:
     """To be set before llama_cpp is first imported, for the portable build where that is the verdict."""
-    return {LIBRARY_VARIABLE: str(portable_folder())} if verdict().use is Use.PORTABLE else {}
+    use = verdict().use
+    return {LIBRARY_VARIABLE: str(portable_folder()), USE_VARIABLE: use} if use is Use.PORTABLE else {}
 
 
 def try_build(config: Mapping[str, Any]) -> Verdict:
@@ -115,23 +131,42 @@ def try_build(config: Mapping[str, Any]) -> Verdict:
     config: has fields of an EngineConfig, the model also by a registered name. A model that cannot be loaded
     is no fault of the build: whoever serves it says so. Raises BuildDies.
     """
-    config = {name: config[name] for name in DECIDING if name in config}
-    known, asked = verdict(), _key(config)
-    if asked in known.decoded:
+    known, config = verdict(), _deciding(config)
+    if has_decoded(config):
         return known
     ways = list(Use)[list(Use).index(known.use) :]
     if not portable_folder().is_dir():
         ways = [use for use in ways if use is not Use.PORTABLE]
     died_of, first = "", known.died_of
     for use in ways:
-        died_of = _trial(config, use)
+        died_of, decodes = _trial(config, use)
+        if decodes:
+            return _keep(Verdict(use, first, (*known.decoded, _key(config))))
         if not died_of:
-            found = Verdict(use, first, (*known.decoded, asked)[-MOST_KEPT:])
-            _keep(found)
-            return found
+            return Verdict(use, first, known.decoded)
         first = first or died_of
     what = f"llama.cpp ends with {first} on this processor, {processor()}; it was built for {_build()}"
     raise BuildDies(what)
+
+
+def has_decoded(config: Mapping[str, Any]) -> bool:
+    """Whether a child has decoded with this model."""
+    return _key(_deciding(config)) in verdict().decoded
+
+
+def check_decodes(config: Mapping[str, Any]) -> None:
+    """Raises BuildDies if decoding with this model dies in the way in which this process uses llama.cpp."""
+    if has_decoded(config):
+        return
+    died_of, decodes = _trial(_deciding(config), verdict().use)
+    if died_of:
+        raise BuildDies(f"llama.cpp ends with {died_of} on this processor, {processor()}")
+    if decodes:
+        _keep(replace(verdict(), decoded=(*verdict().decoded, _key(_deciding(config)))))
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name in DECIDING if name in config}
 
 
 def rebuild() -> str:
@@ -141,26 +176,31 @@ def rebuild() -> str:
         for line in metadata.requires("medusaq") or ()
         if line.startswith(LLAMA_CPP)
     }
-    env = f"CMAKE_ARGS='-DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE={CMAKE_INCLUDED}'"
+    included = shlex.quote(f"-DCMAKE_PROJECT_INCLUDE={CMAKE_INCLUDED}")
+    env = f"CMAKE_ARGS={shlex.quote(f'-DLLAVA_BUILD=OFF {included}')}"
+    python = shlex.quote(sys.executable)
     anew = f"--no-deps --no-binary {LLAMA_CPP} '{required}'"
     if importlib.util.find_spec("pip") is None:  # as uv makes environments
-        install = f"uv pip install --python {sys.executable} --reinstall --no-cache"
+        install = f"uv pip install --python {python} --reinstall --no-cache"
     else:
-        install = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir"
+        install = f"{python} -m pip install --force-reinstall --no-cache-dir"
     return f"{env} {install} {anew}"
 
 
-def _trial(config: Mapping[str, Any], use: Use) -> str:
-    """The name of the signal that ended a child that decoded in this way; empty if none did."""
-    env = {**os.environ, TRIED_VARIABLE: use, "PYTHONPATH": os.pathsep.join(sys.path)}
+def _trial(config: Mapping[str, Any], use: Use) -> tuple[str, bool]:
+    """The name of the signal that ended a child that decoded in this way, empty if none did; whether it did
+    decode.
+    """
+    env = {**os.environ, USE_VARIABLE: use, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-m", TRIAL, json.dumps(config)]
     with suppress(subprocess.TimeoutExpired):
         ended = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_S
         )
         if ended.returncode < 0 and -ended.returncode not in FROM_OUTSIDE:
-            return signal_name(-ended.returncode)
-    return ""
+            return signal_name(-ended.returncode), False
+        return "", ended.returncode == 0
+    return "", False
 
 
 def signal_name(number: int) -> str:
@@ -184,20 +224,37 @@ def _build() -> str:
 
 def _key(config: Mapping[str, Any]) -> str:
     """What decides which kernels run."""
-    path = str(config.get("model") or "")
-    try:
-        stat = Path(path).stat()
-        file: tuple[object, ...] = (str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
-    except OSError:  # the packaged model, or a registered name
-        file = (path,)
+    model = config.get("model")
+    file: tuple[object, ...] = ("the packaged one",)
+    if model is not None:
+        named = data_folder() / REGISTER  # where another file may get the name
+        file = (str(Path(model).resolve()), *_state(Path(model)), *_state(named))
     return repr((*file, sorted(config.items())))
 
 
-def _keep(found: Verdict) -> None:
+def _state(path: Path) -> tuple[int, ...]:
+    """Empty for a file that is not there."""
+    with suppress(OSError):
+        stat = path.stat()
+        return stat.st_size, stat.st_mtime_ns
+    return ()
+
+
+def _keep(found: Verdict) -> Verdict:
+    """Beside what other processes have found meanwhile; returns both."""
     path = _kept_path()
-    with suppress(OSError):  # it is tried again
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps({"library": _library(), **asdict(found)}), durable=False)
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = _kept()
+            use = max(found.use, kept.use, key=list(Use).index)
+            decoded = tuple(dict.fromkeys((*kept.decoded, *found.decoded)))[-MOST_KEPT:]
+            found = Verdict(use, found.died_of or kept.died_of, decoded)
+            atomic_write(path, json.dumps({"library": _library(), **asdict(found)}), durable=False)
+    except OSError:  # it is tried again
+        pass
+    return found
 
 
 def _kept_path() -> Path:
@@ -210,5 +267,7 @@ def _library() -> str:
     spec = importlib.util.find_spec("llama_cpp")
     inside = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
     folder = Path(os.environ.get(LIBRARY_VARIABLE) or inside)
+    if folder == portable_folder():  # which this process uses in the place of
+        folder = inside
     files = sorted(path for path in folder.glob("lib*") if path.is_file())
     return repr([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files])

@@ -325,6 +325,7 @@ def _line(row: Any, number: int) -> bytes:
         for column, item in ({PROMPT: row} if isinstance(row, str) else dict(row)).items():
             place = f"row {number}, {column}"
             value[str(column)] = json_value(item)
+        place = f"row {number}"
         return json.dumps(value, ensure_ascii=False).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise MedusaqError(f"{place}: {error}") from None

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements.lock"
 EXTRAS = ("worker", "medusa", "local")
 NO_IMAGES = "-DLLAVA_BUILD=OFF"  # skips libmtmd, which nothing here uses
+WHOLE = "-DMEDUSAQ_WHOLE=ON"  # file by file, with the helpers of llama.cpp's own programs
 INCLUDED = ROOT / "engine" / "llama" / "llama_cpp.cmake"
 LLAMA_CPP = "llama-cpp-python"
 PREBUILT = "abetlen.github.io/llama-cpp-python/whl"  # an index of compiled wheels
@@ -222,10 +223,10 @@ def compile_llama_cpp(required: str, log: Path, progress: Progress, display: Dis
     """The exit code, and the compiled wheel's path. If the reduced build fails, the full one is tried."""
     script = ["sh", str(ROOT / "tools" / "wheel.sh"), required, str(cache() / "wheels")]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    env = environment({**os.environ, "PATH": path}, NO_IMAGES)
-    for included in ([str(INCLUDED)], []):
+    for switches in (NO_IMAGES, f"{NO_IMAGES} {WHOLE}"):
         progress.build_failed = False
-        code, wheel = run_pip([*script, *included], env, log, progress, display)
+        env = environment({**os.environ, "PATH": path}, switches)
+        code, wheel = run_pip([*script, str(INCLUDED)], env, log, progress, display)
         if not progress.build_failed:
             break
     return code, wheel.strip()
@@ -248,7 +249,8 @@ def install(what: str, venv: Path, log: Path, progress: Progress, display: Displ
             code, _ = run_pip(
                 [*pip, "--no-deps", "--force-reinstall", wheel], os.environ, log, progress, display
             )
-            there.write_text(wheel, encoding="utf-8")
+            if not code:
+                there.write_text(wheel, encoding="utf-8")
         if code:
             return code
     return run_pip([*pip, *arguments(what)], os.environ, log, progress, display)[0]
@@ -262,7 +264,7 @@ def make_portable(log: Path, progress: Progress, display: Display) -> int:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name.startswith("llama_cpp/lib/lib"):
-                    target = cache() / "portable" / Path(name).name
+                    target = cache() / f"portable-{required().partition('==')[2]}" / Path(name).name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.unlink(missing_ok=True)  # a process may have it mapped
                     target.write_bytes(archive.read(name))

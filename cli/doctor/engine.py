@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
-from common.llama_build import BuildDies, rebuild, signal_name, try_build
+from common.llama_build import BuildDies, has_decoded, rebuild, signal_name, try_build
 from common.processor import flags, usable_cores
 from common.units import size
 from tasks.base.settings import Settings
@@ -58,6 +58,9 @@ def decoding(settings: Settings) -> Iterator[Finding]:
         return
     if found.fault:
         yield warn("decoding", found.fault, rebuild())
+    elif not has_decoded(dict(settings)):
+        why = "the model could not be tried: it does not load, or its process was ended from outside"
+        yield warn("decoding", why, "start a worker, whose log says more")
     else:
         yield ok("decoding", "llama.cpp as built decodes on this processor")
 

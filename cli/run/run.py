@@ -109,11 +109,14 @@ def _files(source: str) -> Sequence[str | Path]:
 
 def _check_model(given: str | None) -> None:
     """Raise ModelNotLoadable for a model that is not there, before the input is read and a stack started."""
-    from engine import ModelLoadError
+    model = given or get_settings().model
+    if model is None or Path(model).exists():
+        return
+    from engine import ModelLoadError  # which loads llama.cpp
     from engine.tools.model_registry import Register
 
     try:
-        path = Register().resolve(given or get_settings().model).path
+        path = Register().resolve(model).path
     except ModelLoadError as error:
         raise ModelNotLoadable(error.message) from None
     if path is not None and not Path(path).exists():

@@ -14,7 +14,7 @@ from cli.base.installing import to_install
 from cli.processes.ports import check_port_free
 from cli.processes.private_files import write_privately
 from common.addresses import is_loopback
-from common.llama_build import BuildDies, rebuild, try_build
+from common.llama_build import USE_VARIABLE, BuildDies, rebuild, try_build
 from tasks.base.queue_names import QUEUES
 from tasks.base.settings import get_settings, redacted
 
@@ -79,6 +79,7 @@ def _try_llama_cpp(settings: Settings) -> None:
         found = try_build(dict(settings))
     except BuildDies as error:
         raise ModelNotLoadable(f"{error}; to compile it anew: {rebuild()}") from None
+    os.environ[USE_VARIABLE] = found.use  # here, and in child processes, also where nothing can be kept
     if found.fault:
         print(f"warning: {found.fault}; to compile it anew: {rebuild()}", file=sys.stderr, flush=True)
 

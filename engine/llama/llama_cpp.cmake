@@ -1,6 +1,6 @@
 # CMake reads this after each project() of llama-cpp-python (CMAKE_PROJECT_INCLUDE), to build only the libraries that
 # its Python binding loads, and to build them right.
-if(PROJECT_NAME STREQUAL "llama.cpp")
+if(PROJECT_NAME STREQUAL "llama.cpp" AND NOT MEDUSAQ_WHOLE)
   # Helpers of llama.cpp's own programs. The package forces the cache variable on, so only a variable turns it off.
   set(LLAMA_BUILD_COMMON OFF)
   # More than a hundred small files of model architectures, which mostly read the same headers.

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from common.atomic_write import atomic_write
+from common.llama_build import REGISTER, data_folder
 from engine.base.errors import RegisterError
 from engine.host.file_digest import FileDigest
 
-REGISTER = "models.json"
 VERSION = 1  # of its layout
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -51,12 +51,6 @@ class Chosen:
     chat_template: str | None = None
 
 
-def default_folder() -> Path:
-    """Where the register is: $XDG_DATA_HOME/medusaq, usually ~/.local/share/medusaq."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "medusaq"
-
-
 def check_name(name: str) -> None:
     """Raises RegisterError."""
     if not NAME.fullmatch(name):
@@ -68,7 +62,7 @@ class Register:
     """The models of a folder; None is the default one. Reads it anew each time."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        self.folder = default_folder() if folder is None else Path(folder)
+        self.folder = data_folder() if folder is None else Path(folder)
         self.file = self.folder / REGISTER
 
     def all(self) -> dict[str, NamedModel]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from common.llama_build import BuildDies, cache_folder, try_build
+from common.llama_build import BuildDies, cache_folder, check_decodes
 from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, TILE_ROWS, EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.core.rows_builder import RowsBuilder
@@ -219,7 +219,7 @@ def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
     file, piece = unpacked(model.path, piece), piece or nullcontext
     try:
         with piece():
-            try_build({**asdict(config), "model": file})
+            check_decodes({**asdict(config), "model": file})
     except BuildDies as error:
         raise ModelLoadError(str(error)) from None
     with piece():

@@ -103,7 +103,7 @@ class Conversion:
             return False
         if self._process is None:
             self._process = self._started()
-        if self._seat.stays and not self._gives_way:
+        if self._seat.stays and not self._gives_way and not ended:
             self._gives_way = True
             pid = self._process.pid
             os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + NICER)

@@ -104,7 +104,7 @@ class XlsxTable(Table):
         with self._errors():
             with warnings.catch_warnings():  # of features that it does not read, such as styles
                 warnings.simplefilter("ignore")
-                book = openpyxl.load_workbook(self._path, read_only=True, data_only=values)
+                book = openpyxl.load_workbook(self._path, read_only=True, data_only=values, rich_text=True)
             if not book.worksheets:
                 raise TableError(f"{self._name}: the workbook has no sheet")
             sheet = book.worksheets[0]
@@ -132,6 +132,8 @@ class XlsxTable(Table):
 def _value(cell: Any) -> Any:
     """What the cell holds, whose text may have escapes."""
     value = cell.value
+    if isinstance(value, list):  # formatted in parts
+        value = str(value)
     if isinstance(value, str) and "_x" in value:
         return ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
     return value

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
+from common.llama_build import USE_VARIABLE
+
 ENV_PREFIX = "MEDUSAQ_"
 ENV_FILE = Path(".env")
 
@@ -21,6 +23,7 @@ OURS = {
     "MEDUSAQ_REFUSAL",
     "MEDUSAQ_TAKES_TURNS",
     METRICS_PORTS,
+    USE_VARIABLE,
 }  # set by a stack for its services
 
 _LEASE = "it follows from MEDUSAQ_LEASE_MS"

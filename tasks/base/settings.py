@@ -271,7 +271,8 @@ class Settings(BaseSettings):
     webhook_allow: list[IPv4Network | IPv6Network] = Field(
         [],
         description='Networks that are not public and that webhooks may reach, as JSON: `["127.0.0.0/8"]` '
-        "for receivers on this machine. The ports of the stack itself are never reached.",
+        "for receivers on this machine. The ports of the stack itself are never reached, "
+        "apart from those of Redis servers that Sentinels name.",
     )
     webhook_deny: list[IPv4Network | IPv6Network] = Field(
         [],

@@ -86,7 +86,10 @@ class Guard:
         if forbidden := self._forbidden(addresses):
             log.warning("webhooks: %s has addresses that are not allowed: %s", host, ", ".join(forbidden))
             raise TargetRefused(_refused(host))
-        redis = {a for name in self._own.redis_hosts(port) for a in self._resolved(name, port)}
+        try:
+            redis = {a for name in self._own.redis_hosts(port) for a in self._resolved(name, port)}
+        except TargetRefused:  # not its message, which names a host of ours
+            raise TargetRefused(_refused(host)) from None
         if ours := [a for a in addresses if a in redis or self._own.has(a, port)]:
             log.warning("webhooks: %s leads to port %d of our own: %s", host, port, ", ".join(ours))
             raise TargetRefused(_refused(host))

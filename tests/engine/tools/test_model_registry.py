@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from common.llama_build import data_folder
 from engine.base.errors import RegisterError
 from engine.host.file_digest import FileDigest, State, digest_file, state_of
-from engine.tools.model_registry import NamedModel, Register, check_name, default_folder
+from engine.tools.model_registry import NamedModel, Register, check_name
 
 CONTENT = b"GGUF and so on"
 
@@ -215,7 +216,7 @@ def test_models_added_at_once_are_all_kept(register: Register, file: Path) -> No
 
 def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert default_folder() == Register().folder == tmp_path / "medusaq"
+    assert data_folder() == Register().folder == tmp_path / "medusaq"
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
-    assert default_folder() == tmp_path / ".local" / "share" / "medusaq"
+    assert data_folder() == tmp_path / ".local" / "share" / "medusaq"

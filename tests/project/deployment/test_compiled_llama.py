@@ -139,7 +139,7 @@ def test_the_llama_cpp_of_this_environment_has_it() -> None:
 # A pip that fails if the expression holds, else makes a wheel.
 BUILDS_IF = """
 import os, pathlib, sys
-reduced = "CMAKE_PROJECT_INCLUDE" in os.environ["CMAKE_ARGS"]
+reduced = "MEDUSAQ_WHOLE" not in os.environ["CMAKE_ARGS"]
 status = "error" if {} else "done"
 with open(os.environ["PIP_LOG"], "a") as log:
     for line in ("started", f"finished with status '{{status}}'"):
@@ -170,8 +170,9 @@ def test_a_reduced_build_that_fails_is_followed_by_a_full_one(
     ended, wheel = install.compile_llama_cpp("llama-cpp-python==1", tmp_path / "log", progress, display)
     assert (ended, progress.build_failed) == (code, bool(code))
     assert bool(wheel) != bool(code)
-    reduced = [str(install.INCLUDED) in line for line in asked.read_text().splitlines()]
-    assert reduced == [True, False][:attempts]
+    lines = asked.read_text().splitlines()
+    assert all(str(install.INCLUDED) in line for line in lines)
+    assert [install.WHOLE not in line for line in lines] == [True, False][:attempts]
 
 
 def test_the_reduced_build_leaves_ggml_as_it_is(tmp_path: Path) -> None:

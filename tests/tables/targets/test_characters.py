@@ -55,6 +55,35 @@ def write(
             writer.write(row)
 
 
+def with_shared_strings(path: Path, texts: Sequence[str]) -> None:
+    """A column of texts as spreadsheet programs write them: in a table of their own, formatted in parts."""
+    namespace = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    book = openpyxl.Workbook()
+    for row in range(len(texts)):
+        book.active.cell(row + 1, 1, row)
+    book.save(plain := path.with_suffix(".plain"))
+    runs = "".join(f"<si><r><t>{t[:2]}</t></r><r><b/><t>{t[2:]}</t></r></si>" for t in texts)
+    strings = f"<sst {namespace}>{runs}</sst>"
+    types = (
+        '<Override PartName="/xl/sharedStrings.xml" '
+        'ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"/></Types>'
+    )
+    with zipfile.ZipFile(plain) as read, zipfile.ZipFile(path, "w") as write:
+        for name in {*read.namelist()} - {"xl/sharedStrings.xml"}:
+            content = read.read(name).decode()
+            if name.endswith("sheet1.xml"):
+                content = content.replace('t="n"', 't="s"')
+            if name == "[Content_Types].xml" and "sharedStrings" not in content:
+                content = content.replace("</Types>", types)
+            write.writestr(name, content)
+        write.writestr("xl/sharedStrings.xml", strings)
+
+
+def test_what_a_spreadsheet_program_escaped_is_read_once(tmp_path: Path) -> None:
+    with_shared_strings(path := tmp_path / "t.xlsx", ["text", "_x005F_x0041_", "_x0041_", "a_x000D_b"])
+    assert read(path) == [("_x0041_",), ("A",), ("a\rb",)]
+
+
 def read(path: Path) -> list[tuple[str | None, ...]]:
     return [row.values for row in open_table(path).rows()]
 
