@@ -20,8 +20,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -245,8 +245,7 @@ def _keep(found: Verdict) -> Verdict:
     path = _kept_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(path.parent):
             kept = _kept()
             use = max(found.use, kept.use, key=list(Use).index)
             decoded = tuple(dict.fromkeys((*kept.decoded, *found.decoded)))[-MOST_KEPT:]
@@ -255,6 +254,16 @@ def _keep(found: Verdict) -> Verdict:
     except OSError:  # it is tried again
         pass
     return found
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _kept_path() -> Path:
