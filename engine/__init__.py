@@ -6,9 +6,11 @@ from common.llama_build import variables
 
 # Must be set before llama.cpp loads OpenMP: a waiting thread spins this often, then sleeps. By default it
 # spins for milliseconds, which takes time from other processes on the same cores: two engines become several
-# times slower. The price is paid by a lone request to a small model, whose calls are too short for a sleep;
-# see docs/explanation/speculation.md. A value from the environment is kept.
+# times slower; see docs/explanation/speculation.md. "active", or it would not spin at all as soon as a second
+# thread of the process has computed: each has a team of its own, and together they are more than the cores.
+# Values from the environment are kept.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OMP_WAIT_POLICY", "active")
 
 # Must be set before ONNX Runtime or huggingface_hub loads, here and in child processes: both send usage data.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

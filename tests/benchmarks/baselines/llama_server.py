@@ -27,7 +27,8 @@ START_LIMIT_S = 120.0  # loading a large model from a cold disk
 STOP_LIMIT_S = 10.0  # then it is killed
 REQUEST_LIMIT_S = 3600.0  # a request may wait for all the others on a slow machine
 READY_POLL_S = 0.1
-OPENMP_DEFAULT = {"GOMP_SPINCOUNT": "300000"}  # which our engine changes, and what it starts would inherit
+# Which our engine changes, and what it starts would inherit.
+OPENMP_DEFAULT = {"GOMP_SPINCOUNT": "300000", "OMP_WAIT_POLICY": "passive"}
 
 
 def measure(
