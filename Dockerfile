@@ -100,7 +100,8 @@ COPY training training
 COPY compiling compiling
 COPY tables tables
 # No torch, which is larger than all the rest: ONNX Runtime serves the heads.
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]" \
+    && python3 -m engine.kernels
 
 FROM python AS runtime-cuda0
 RUN apt-get update \

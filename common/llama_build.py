@@ -2,8 +2,9 @@
 
 One that was made for other instructions, or by a compiler with a fault, ends the process with a signal, and
 perhaps in its first large call only. So a child process decodes before a model is served. If it dies, another
-tries without buffers of extra kinds (weights repacked for AMX and other instructions), the next with a
-portable build. What works is kept for the library and the machine, and used by every process here.
+tries without buffers of extra kinds (weights repacked for AMX and other instructions) and without medusaq's
+kernels, the next with a portable build. What works is kept for the library and the machine, and used by every
+process here.
 
 Nothing in this module loads llama.cpp.
 """
@@ -77,7 +78,7 @@ class Verdict:
             return None
         if self.use is Use.PLAIN_BUFFERS:
             what, cost = (
-                "without its buffers for AMX and other instructions",
+                "without buffers for AMX and other instructions, and without medusaq's kernels",
                 "prompts and batches are slower",
             )
         else:
@@ -101,6 +102,11 @@ def portable_folder() -> Path:
     """Where `make portable` puts libraries that run on every processor of this kind."""
     version = metadata.version(LLAMA_CPP) if importlib.util.find_spec("llama_cpp") else ""
     return cache_folder() / f"portable-{version}"
+
+
+def library_folder() -> Path:
+    """Where llama_cpp looks for its libraries."""
+    return Path(os.environ.get(LIBRARY_VARIABLE) or _installed())
 
 
 def verdict() -> Verdict:
@@ -271,12 +277,15 @@ def _kept_path() -> Path:
     return cache_folder() / f"build-{sha256(here.encode()).hexdigest()[:24]}.json"
 
 
+def _installed() -> Path:
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
+
+
 def _library() -> str:
     """The versions of the installed libraries by name, size and time of change."""
-    spec = importlib.util.find_spec("llama_cpp")
-    inside = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
-    folder = Path(os.environ.get(LIBRARY_VARIABLE) or inside)
+    folder = library_folder()
     if folder == portable_folder():  # which this process uses in the place of
-        folder = inside
+        folder = _installed()
     files = sorted(path for path in folder.glob("lib*") if path.is_file())
     return repr([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files])

@@ -253,7 +253,11 @@ def install(what: str, venv: Path, log: Path, progress: Progress, display: Displ
                 there.write_text(wheel, encoding="utf-8")
         if code:
             return code
-    return run_pip([*pip, *arguments(what)], os.environ, log, progress, display)[0]
+    code, _ = run_pip([*pip, *arguments(what)], os.environ, log, progress, display)
+    if not code:  # that none can be made is no error, and what it says is for the log
+        with log.open("a", encoding="utf-8") as said:
+            subprocess.run([sys.executable, "-m", "engine.kernels"], cwd=ROOT, stdout=said, stderr=said)
+    return code
 
 
 def make_portable(log: Path, progress: Progress, display: Display) -> int:

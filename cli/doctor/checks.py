@@ -48,6 +48,7 @@ def _of_engine(settings: Settings) -> Iterator[Finding]:
     yield from built
     if any(finding.grade is Grade.FAIL for finding in built):
         return  # importing a broken build could kill this process
+    yield from guarded("kernels", engine.kernels)
     yield from guarded("settings", partial(environment.engine_settings, settings))
     yield from guarded("model", partial(engine.model, settings))
     yield from guarded("disks", lambda: machine.disks("cache", cache_folder()))

@@ -29,6 +29,7 @@ from engine.llama.devices import devices, idle_backends
 from engine.llama.model import build
 print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 """
+KERNEL_GAIN, KERNEL_BUILD = "engine.tools.kernel_gain", "engine.kernels"
 CUDA_DRIVER = "libcuda.so"
 BUILD_TIMEOUT_S = 60
 DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
@@ -84,6 +85,22 @@ def build(gpu_layers: int) -> Iterator[Finding]:
         yield from (ok("gpu", gpu) for gpu in gpus)
         if gpu_layers and idle:
             yield warn("gpu", f"llama.cpp finds none for {', '.join(idle)}: the processor computes", DRIVER)
+
+
+def kernels() -> Iterator[Finding]:
+    """Which of ours compute, and what they gain, measured once in a process of its own."""
+    asked = [sys.executable, "-P", "-m", KERNEL_GAIN]
+    try:
+        ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        yield warn("kernels", f"are not measured within {BUILD_TIMEOUT_S} s", "try again on a quiet machine")
+        return
+    line = (ended.stdout.strip() or ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1]
+    if ended.returncode:
+        what = f"llama.cpp computes with its own, which are slower: {line}"
+        yield warn("kernels", what, f"install a C++ compiler, then: {sys.executable} -m {KERNEL_BUILD}")
+    else:
+        yield ok("kernels", line)
 
 
 def compared(built: str, processor: Set[str]) -> Finding:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from common.processor import usable_cores
 from engine.base.errors import EngineError, ModelLoadError
 from engine.llama.ggml_tensors import ProductWatcher
-from engine.llama.model import Model, Tokens, first_log_line
+from engine.llama.log import first_log_line
+from engine.llama.model import Model, Tokens
 from engine.llama.saved_cells import SavedCells
 
 Logits = NDArray[np.float32]

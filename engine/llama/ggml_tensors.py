@@ -7,7 +7,6 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from llama_cpp import _ggml
 from numpy.typing import NDArray
 
 from engine.base.errors import ImportanceError
@@ -42,8 +41,8 @@ class _InitParams(ctypes.Structure):
 
 
 def ggml_function(name: str, returns: Any, *takes: Any) -> Any:
-    """A function of the library that llama.cpp computes with."""
-    function = getattr(_ggml.libggml, name)
+    """A function of the library that llama.cpp computes with; by another path there would be a second one."""
+    function = getattr(llama_cpp.llama_cpp._lib, name)
     function.restype, function.argtypes = returns, takes
     return function
 

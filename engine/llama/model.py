@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 import re
 import weakref
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -20,6 +19,8 @@ from numpy.typing import NDArray
 from common.llama_build import Use, verdict
 from engine.base.errors import ModelLoadError
 from engine.llama.devices import devices
+from engine.llama.kernels import load_kernels
+from engine.llama.log import collect_log, first_log_line
 
 Tokens = NDArray[np.int32]
 
@@ -33,15 +34,7 @@ _NO_TEXT = (
 )
 # Tokenizers that keep every byte of a text: WordPiece and Unigram normalise texts first.
 _KEEPS_TEXT = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
-_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 STATE_NUMBER_BYTES = 4  # of a recurrent model's state
-_log_lines: deque[str] = deque(maxlen=20)
-
-
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _collect_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    if level == _LOG_LEVEL_ERROR:
-        _log_lines.append(text.decode("utf-8", "replace").strip())
 
 
 def default_model_path() -> str:
@@ -60,10 +53,11 @@ def on_gpu(gpu_layers: int) -> bool:
 
 def build() -> str:
     """Version and compiled features of this llama.cpp, how it is used, and the GPUs that it finds."""
+    collect_log()
     features = llama_cpp.llama_print_system_info().decode()
     use = verdict().use
     used = () if use is Use.AS_BUILT else (use,)
-    return " ".join((version("llama-cpp-python"), features, *used, *map(str, devices())))
+    return " ".join((version("llama-cpp-python"), features, *used, str(load_kernels()), *map(str, devices())))
 
 
 class Model:
@@ -84,10 +78,11 @@ class Model:
         vocabulary_only: do not load weights, which is fast; the width is then 0. extra_buffers: let llama.cpp
         lay weights out anew for faster kernels. Raises ModelLoadError.
         """
-        llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
-        _log_lines.clear()
+        collect_log()
         self.path = path
         self._how = f", {how}" if weights is not None else ""
+        if not vocabulary_only:
+            load_kernels()
         self.handle = _loaded(weights or path, gpu_layers, vocabulary_only, extra_buffers)
         # Freed with the last reference, since any thread may still be tokenizing; not at exit, when a decode
         # call may be running.
@@ -230,8 +225,7 @@ def _loaded(path: str, gpu_layers: int, vocabulary_only: bool, extra_buffers: bo
 
 def read_shape(path: str) -> Shape:
     """Read the metadata, not the weights. Raises ModelLoadError, also for a truncated file."""
-    llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
-    _log_lines.clear()
+    collect_log()
     model = _loaded(path, gpu_layers=0, vocabulary_only=True)
     try:
         vocab = llama_cpp.llama_model_get_vocab(model)
@@ -286,8 +280,3 @@ def check_file(path: str) -> None:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
     if magic != GGUF_MAGIC:
         raise ModelLoadError(f"{path}: not a GGUF file")
-
-
-def first_log_line() -> str:
-    """The first error that llama.cpp logged; later ones only follow from it."""
-    return next(iter(_log_lines), "no reason given")

@@ -19,7 +19,8 @@ from common.processor import usable_cores
 from engine.base.errors import ImportanceError, ModelLoadError
 from engine.llama.context import DecodeError
 from engine.llama.ggml_tensors import GgmlTensor, ProductWatcher, numbers_of
-from engine.llama.model import Model, Tokens, first_log_line, read_shape
+from engine.llama.log import first_log_line
+from engine.llama.model import Model, Tokens, read_shape
 from engine.weights.quantise import tensor_shapes
 
 CHUNK = 512  # tokens read together, from an empty context: what llama.cpp takes

@@ -20,7 +20,8 @@ import numpy as np
 from common.atomic_write import atomic_path
 from common.processor import usable_cores
 from engine.base.errors import ModelLoadError
-from engine.llama.model import _collect_log, check_file
+from engine.llama.log import collect_log
+from engine.llama.model import check_file
 from engine.weights.formats import (
     FORMATS,
     Format,
@@ -183,7 +184,7 @@ def call_llama(
             llama_cpp.llama_model_quantize(os.fsencode(path), os.fsencode(target), ctypes.byref(params))
         )
     finally:
-        llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
+        collect_log()
 
 
 def _plan(path: str, format: str, with_importance: bool = False) -> tuple[list[Tensor], str]:

@@ -22,6 +22,7 @@ CROWDED = {
     "tasks": "its rooms, and the modules that Celery is started with",
     "tasks/batches": "the parts of one leader's round, each small",
     "tasks/store/lua/lib": "a library for each subject of the scripts",
+    "tests/engine": "a folder for each room of the engine, and what they share",
     "tests/benchmarks": "a folder for each subject, and the programs that measure",
     "tests/tasks": "a folder for each room of tasks, and what they share",
     "tests": "the seven packages, and what tests all of them together",

@@ -147,8 +147,13 @@ class Ceiling:
 
 def mean_prompt_tokens(model: Path, prompts: Iterable[str]) -> float:
     """Mean length of the prompts in the model's chat template."""
-    encoder = PromptEncoder(Model(str(model)))
-    return statistics.fmean(len(encoder.encode(_request("-", p, 1))) for p in prompts)
+    return statistics.fmean(map(len, encoded(Model(str(model)), prompts)))
+
+
+def encoded(model: Model, prompts: Iterable[str]) -> list[list[int]]:
+    """Token ids of the prompts in the model's chat template."""
+    encoder = PromptEncoder(model)
+    return [[int(token) for token in encoder.encode(_request("-", p, 1))] for p in prompts]
 
 
 def ceiling(model: Path, prompt_tokens: int) -> Ceiling:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 
 from cli.doctor import engine
 from cli.doctor.findings import Finding, Grade, fail, guarded, ok
+from common.llama_build import USE_VARIABLE, Use
 from engine import EngineConfig
 from engine.host.measurement_cache import write_measurement
 from engine.llama.devices import devices
@@ -118,6 +120,24 @@ def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
         free = shape.weight_bytes + beside_weights
         monkeypatch.setattr("engine.core.layout_setup.free_device_memory", lambda free=free: free)
         assert engine.lanes(config, shape, 10**9).grade is grade
+
+
+def test_what_computes_is_named_and_what_it_gains() -> None:
+    [found] = engine.kernels()
+    assert found.grade is Grade.OK
+    assert re.fullmatch(
+        r"AVX.*: beside llama.cpp's own, .* a prompt is read \d+\.\d times as fast", found.what
+    )
+
+
+def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(USE_VARIABLE, Use.PLAIN_BUFFERS)
+    [found] = engine.kernels()
+    assert found.grade is Grade.WARN
+    assert found.what == (
+        "llama.cpp computes with its own, which are slower: nothing but plain buffers is used here"
+    )
+    assert found.mend.endswith(" -m engine.kernels")
 
 
 def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ LOOPS = ("Thread", "ThreadPoolExecutor", "create_task", "Timer", "Process", "Pop
 NAMED_ELSEWHERE = {
     ("api/service/dependencies.py", "create_task"): ("open requests",),  # cancels what a client left
     ("api/service/online_run.py", "create_task"): ("answers",),  # one for each answer of a request
+    ("engine/kernels/build.py", "ThreadPoolExecutor"): (),  # compiles once, before anything is served
     ("engine/sampling/grammar_process.py", "Thread"): ("schemas",),
     ("engine/sampling/grammar_trials.py", "Popen"): ("schemas",),
     ("engine/weights/quantise.py", "Popen"): (),  # of `medusaq compile` alone, which serves nobody
