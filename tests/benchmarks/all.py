@@ -47,6 +47,7 @@ OF_SIDE_BY_SIDE = {  # part of that module -> options that are handed on, beside
 TAKES = {  # other module -> options that are handed on
     "tests.benchmarks.batches": ("lines", "jobs", "batches", "rounds", "seconds", "many"),
     "tests.benchmarks.baselines.speculation": (*PROMPTS, "server"),
+    "tests.benchmarks.peers": (*PROMPTS, "server", "rounds"),
     "tests.benchmarks.drafting.lookup_simulation": PROMPTS,
     "tests.benchmarks.drafting.learning_curve": ("answers",),
     "tests.benchmarks.drafting.trained": ("answers",),
@@ -86,6 +87,7 @@ PARTS = {
         for name in side_by_side.BENCHMARKS
         for needs_prompts in (name in side_by_side.NEED_PROMPTS,)
     },
+    "peers": Part("tests.benchmarks.peers", needs="server"),
     "one-request": Part(SPECULATION, needs="server", fast=True),
     "one-request-spinning": Part(SPECULATION, needs="server", fast=True, environment=OPENMP_DEFAULT),
     "lookup-simulation": Part("tests.benchmarks.drafting.lookup_simulation", needs="prompts", fast=True),
