@@ -1,8 +1,8 @@
 """Selects the number format in which weights are computed: the file's own, or unpacked to BF16.
 
-Some formats have no fast llama.cpp kernel for several rows. Unpacked, a Q4_1 model decodes sixteen requests
-in half the time and prefills three times as fast on a CPU with BF16 instructions, and its outputs are closer
-to the exact ones: kernels of quantised formats round activations to 8 bits. It takes more memory, and more
+Some formats have no fast kernel for several rows, neither ours nor llama.cpp's. Unpacked, such a model may be
+faster on a CPU with BF16 instructions, and its outputs are closer to the exact ones: kernels of quantised
+formats round activations to 8 bits. It takes more memory, and more
 time where memory is slow; so both formats are timed, once for each model and machine. Until then a worker
 serves the file's own format.
 """

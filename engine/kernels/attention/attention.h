@@ -1,4 +1,4 @@
-// Attention of decoded rows: one call of ggml's FLASH_ATTN_EXT, and who computes it.
+// Attention: one call of ggml's FLASH_ATTN_EXT, and who computes it.
 #pragma once
 
 #include <cstddef>

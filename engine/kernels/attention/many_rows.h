@@ -17,7 +17,7 @@ struct Scratch {
     alignas(64) float k[MOST_HEAD * BLOCK];  // [head_k][BLOCK]
     alignas(64) float v[BLOCK * MOST_HEAD];  // [BLOCK][head_v]; zeros where they are not added from here
     alignas(64) float k_row[BLOCK * MOST_HEAD];
-    alignas(64) float weights[4 * BLOCK], added[4 * BLOCK];
+    alignas(64) float weights[TOGETHER * BLOCK], added[BLOCK];
 };
 
 // sums[ROWS][VECTORS] += left[ROWS][depth] right[depth][VECTORS * WIDTH], one step of depth after the other.
@@ -66,9 +66,10 @@ struct Query {
     uint64_t bits;  // cells of this block that are seen
 };
 
-// One block for ROWS queries.
+// One block for ROWS queries, each of which sees some of its cells.
 template <class Simd, class Cell, int ROWS>
 void attend_block(const Attention & a, Query * const * queries, const char * v, int64_t at, int count, uint64_t odd, Scratch & scratch) {
+    static_assert(ROWS <= TOGETHER);
     const float * left[ROWS];
     float factors[ROWS];
     for (int r = 0; r < ROWS; r++) left[r] = queries[r]->q;
@@ -84,8 +85,7 @@ void attend_block(const Attention & a, Query * const * queries, const char * v, 
         Query & query = *queries[r];
         float * const added = scratch.added, * const weights = scratch.weights + r * BLOCK;
         seen<Simd>(query.mask, at, count, added);
-        factors[r] = query.bits ? to_weights<Simd>(a, query.slope, query.bits, added, weights, query.largest, query.sum) : 1.0f;
-        if (!query.bits) std::memset(weights, 0, sizeof(float) * BLOCK);
+        factors[r] = to_weights<Simd>(a, query.slope, query.bits, added, weights, query.largest, query.sum);
         left[r] = weights;
     }
     const auto add_columns = [&](int d, auto columns) {

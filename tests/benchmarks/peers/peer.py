@@ -27,7 +27,7 @@ class Peer:
 
     def __init__(self, python: Path, script: str, *words: object) -> None:
         """Starts it and waits until it has loaded. Raises ToolFailed."""
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in _close()
         env = {name: value for name, value in os.environ.items() if name not in OPENMP_DEFAULT}
         self._process = subprocess.Popen(
             [str(python), str(HERE / script), *map(str, words)],
