@@ -83,20 +83,17 @@ struct Avx2 {
     }
 
     struct F16 {
-        static size_t bytes(int numbers) { return 2 * numbers; }
         static Vector load(const char * cell, int d) {
             return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(cell + 2 * d)));
         }
     };
     struct BF16 {
-        static size_t bytes(int numbers) { return 2 * numbers; }
         static Vector load(const char * cell, int d) {
             const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i *>(cell + 2 * d));
             return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
         }
     };
     struct Q8_0 {  // blocks of an F16 scale and 32 bytes
-        static size_t bytes(int numbers) { return numbers / 32 * 34; }
         static Vector load(const char * cell, int d) {
             const char * block = cell + d / 32 * 34;
             uint16_t scale;

@@ -73,20 +73,17 @@ struct Avx512 {
     }
 
     struct F16 {
-        static size_t bytes(int numbers) { return 2 * numbers; }
         static Vector load(const char * cell, int d) {
             return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(cell + 2 * d)));
         }
     };
     struct BF16 {
-        static size_t bytes(int numbers) { return 2 * numbers; }
         static Vector load(const char * cell, int d) {
             const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(cell + 2 * d));
             return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
         }
     };
     struct Q8_0 {  // blocks of an F16 scale and 32 bytes
-        static size_t bytes(int numbers) { return numbers / 32 * 34; }
         static Vector load(const char * cell, int d) {
             const char * block = cell + d / 32 * 34;
             uint16_t scale;

@@ -183,7 +183,7 @@ template <class Simd, class Cell, int HEADS> void attend_chunk(const Attention &
     const auto fetch = [&](const char * cells, size_t cell_step, size_t bytes, int64_t at) {
         for (int64_t cell = at; cell < at + Simd::WIDTH && cell < t.end; cell++) prefetch(cells + cell * cell_step, bytes);
     };
-    const size_t k_bytes = Cell::bytes(a.head_k), v_bytes = Cell::bytes(a.head_v);
+    const size_t k_bytes = cell_bytes(a, a.head_k), v_bytes = cell_bytes(a, a.head_v);
     for (int i = 0; i < AHEAD; i += Simd::WIDTH) fetch(k, a.k_cell, k_bytes, t.begin + i);
 
     for (int64_t at = t.begin; at < t.end; at += BLOCK) {

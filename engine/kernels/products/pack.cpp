@@ -47,35 +47,37 @@ void six_bit_scales(const uint8_t * packed, int block, Codes & to) {
     to.block_scale[1] = to.block_scale[0];
 }
 
+int64_t row_bytes(WeightType type, int64_t inputs) {
+    switch (type) {
+        case WeightType::Q4_0: return inputs / 32 * 18;
+        case WeightType::Q4_1: return inputs / 32 * 20;
+        case WeightType::Q5_0: return inputs / 32 * 22;
+        case WeightType::Q5_1: return inputs / 32 * 24;
+        case WeightType::Q8_0: return inputs / 32 * 34;
+        case WeightType::Q4_K: return inputs / 256 * 144;
+        case WeightType::Q5_K: return inputs / 256 * 176;
+        case WeightType::Q6_K: return inputs / 256 * 210;
+    }
+    return 0;
+}
+
 // The codes of block n of a row that begins at `row`.
 Codes codes_of(WeightType type, const uint8_t * row, int64_t n) {
     Codes to{};
     const int64_t super = n / (SUPER_K / BLOCK_K), block = n % (SUPER_K / BLOCK_K);
     switch (type) {
-        case WeightType::Q4_0: {
-            const uint8_t * at = row + n * 18;
-            to.scale = half(at);
-            nibbles(at + 2, to);
-            break;
-        }
-        case WeightType::Q4_1: {
-            const uint8_t * at = row + n * 20;
-            to.scale = half(at), to.min = half(at + 2);
-            nibbles(at + 4, to);
-            break;
-        }
-        case WeightType::Q5_0: {
-            const uint8_t * at = row + n * 22;
-            to.scale = half(at);
-            nibbles(at + 6, to);
-            fifth_bits(at + 2, to);
-            break;
-        }
+        case WeightType::Q4_0:
+        case WeightType::Q4_1:
+        case WeightType::Q5_0:
         case WeightType::Q5_1: {
-            const uint8_t * at = row + n * 24;
-            to.scale = half(at), to.min = half(at + 2);
-            nibbles(at + 8, to);
-            fifth_bits(at + 4, to);
+            const bool has_min = type == WeightType::Q4_1 || type == WeightType::Q5_1;
+            const bool five = type == WeightType::Q5_0 || type == WeightType::Q5_1;
+            const uint8_t * at = row + row_bytes(type, n * BLOCK_K);
+            to.scale = half(at);
+            if (has_min) to.min = half(at + 2);
+            at += has_min ? 4 : 2;
+            nibbles(at + (five ? 4 : 0), to);
+            if (five) fifth_bits(at, to);
             break;
         }
         case WeightType::Q8_0: {
@@ -109,20 +111,6 @@ Codes codes_of(WeightType type, const uint8_t * row, int64_t n) {
         }
     }
     return to;
-}
-
-int64_t row_bytes(WeightType type, int64_t inputs) {
-    switch (type) {
-        case WeightType::Q4_0: return inputs / 32 * 18;
-        case WeightType::Q4_1: return inputs / 32 * 20;
-        case WeightType::Q5_0: return inputs / 32 * 22;
-        case WeightType::Q5_1: return inputs / 32 * 24;
-        case WeightType::Q8_0: return inputs / 32 * 34;
-        case WeightType::Q4_K: return inputs / 256 * 144;
-        case WeightType::Q5_K: return inputs / 256 * 176;
-        case WeightType::Q6_K: return inputs / 256 * 210;
-    }
-    return 0;
 }
 
 void set_half(uint8_t * to, int output, uint16_t bits) { std::memcpy(to + 2 * output, &bits, sizeof bits); }
