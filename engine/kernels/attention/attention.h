@@ -39,14 +39,17 @@ constexpr int TOGETHER = 4;  // heads at most, as far as registers go
 
 inline int64_t tiles_per_kv(const Attention & a) { return (a.heads_per_kv + TOGETHER - 1) / TOGETHER; }
 inline int64_t chunks(const Attention & a) { return (a.cells + CHUNK - 1) / CHUNK; }
-inline int64_t tiles(const Attention & a) { return a.streams * a.rows * a.kv_heads * tiles_per_kv(a); }
+inline int64_t tiles(const Attention & a) { return a.kv_heads * tiles_per_kv(a); }  // of a row
+inline int64_t first_head(const Attention & a, int64_t tile) {
+    return tile / tiles_per_kv(a) * a.heads_per_kv + a.heads_per_kv * (tile % tiles_per_kv(a)) / tiles_per_kv(a);
+}
 
 // Of so many numbers of a cell: Q8_0 has blocks of an F16 scale and 32 bytes.
 inline size_t cell_bytes(const Attention & a, int numbers) { return a.cell_type == CellType::Q8_0 ? numbers / 32 * 34 : 2 * numbers; }
 
 // Numbers that attend() needs for partial results.
 inline size_t partial_numbers(const Attention & a) {
-    return chunks(a) == 1 || a.rows >= MANY_ROWS ? 0 : size_t(tiles(a) * chunks(a) * TOGETHER * (2 + a.head_v));
+    return chunks(a) == 1 || a.rows >= MANY_ROWS ? 0 : size_t(a.streams * a.rows * chunks(a) * a.kv_heads * a.heads_per_kv * (2 + a.head_v));
 }
 
 }  // namespace

@@ -7,37 +7,26 @@
 
 #include "attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 namespace {
 
 constexpr int BLOCK = 64;  // cells between two looks at the largest score
-constexpr int AHEAD = 32;  // cells, of which K is fetched before it is needed
+constexpr int TILES = 16;  // of a row that one thread takes at most
 
-struct Tile {  // heads that are computed together, for one row and one chunk
-    int64_t stream, row, kv_head, head, begin, end;
-    int heads;
+template <int N> struct Number {
+    static constexpr int value = N;
 };
 
-struct Partial {
-    float largest, sum;  // of the scores; of exp(score - largest)
-    float * out;         // [head_v]
-};
 
-Tile tile(const Attention & a, int64_t n, int64_t chunk) {
-    Tile t;
-    const int64_t parts = tiles_per_kv(a), part = n % parts;
-    t.kv_head = n / parts % a.kv_heads;
-    t.row = n / parts / a.kv_heads % a.rows;
-    t.stream = n / parts / a.kv_heads / a.rows;
-    const int64_t first = a.heads_per_kv * part / parts, last = a.heads_per_kv * (part + 1) / parts;
-    t.head = t.kv_head * a.heads_per_kv + first;
-    t.heads = static_cast<int>(last - first);
-    t.begin = chunk * CHUNK;
-    t.end = t.begin + CHUNK < a.cells ? t.begin + CHUNK : a.cells;
-    return t;
-}
+struct Head {  // of one row, over the cells of one unit
+    const float * query;
+    float * out;  // [head_v], `sum` times too large
+    float slope;
+    float largest = -INFINITY, sum = 0.0f;  // of the scores; of exp(score - largest)
+};
 
 // ALiBi (arXiv:2108.12409): what a head multiplies the mask by.
 float slope(const Attention & a, int64_t head) {
@@ -69,11 +58,6 @@ template <class Simd> typename Simd::Vector tanh_of(typename Simd::Vector x) {
     return Simd::with_sign_of(Simd::divide(Simd::subtract(one, e), Simd::add(one, e)), x);
 }
 
-// Cells of a head lie apart, which the processor does not foresee.
-inline void prefetch(const char * cell, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(cell + at);
-}
-
 // Which of the cells from `at` on are seen, and what the mask adds to their scores.
 template <class Simd> uint64_t seen(const char * mask, int64_t at, int count, float * added) {
     uint64_t bits = 0;
@@ -87,13 +71,29 @@ template <class Simd> uint64_t seen(const char * mask, int64_t at, int count, fl
     return bits;
 }
 
+// Brings K and V of the block after this one into the second cache, some cells at a time, while this one is computed:
+// the processor does not foresee which come next. Into the first cache, fewer lines would be on their way at once.
+struct Fetch {
+    const char *k = nullptr, *v = nullptr;
+    size_t k_cell, v_cell, k_bytes, v_bytes;
+    int cells = 0, steps, step = 0;
+
+    void some() {
+        for (int cell = cells * step / steps, end = cells * ++step / steps; cell < end; cell++) {
+            for (size_t at = 0; at < k_bytes; at += 64) __builtin_prefetch(k + cell * k_cell + at, 0, 2);
+            for (size_t at = 0; at < v_bytes; at += 64) __builtin_prefetch(v + cell * v_cell + at, 0, 2);
+        }
+    }
+};
+
 // Dot products of HEADS queries with Simd::WIDTH cells, into products[HEADS][BLOCK].
 template <class Simd, class Cell, int HEADS>
-void dot_products(const Attention & a, const float * queries, const char * k, int64_t at, int64_t last, float * products) {
+void dot_products(const Attention & a, const Head * heads, const char * k, int64_t at, int64_t last, float * products, Fetch & fetch) {
     alignas(64) float sums[HEADS][Simd::WIDTH * Simd::WIDTH];
     for (int i = 0; i < Simd::WIDTH; i += Simd::CELLS) {
         typename Simd::Vector sum[HEADS][Simd::CELLS];
         const char * cells[Simd::CELLS];
+        fetch.some();
         for (int c = 0; c < Simd::CELLS; c++) {
             const int64_t cell = at + i + c;
             cells[c] = k + (cell < last ? cell : last) * a.k_cell;
@@ -103,7 +103,7 @@ void dot_products(const Attention & a, const float * queries, const char * k, in
             typename Simd::Vector key[Simd::CELLS];
             for (int c = 0; c < Simd::CELLS; c++) key[c] = Cell::load(cells[c], d);
             for (int h = 0; h < HEADS; h++) {
-                const auto query = Simd::load(queries + h * a.head_k + d);
+                const auto query = Simd::load(heads[h].query + d);
                 for (int c = 0; c < Simd::CELLS; c++) sum[h][c] = Simd::multiply_add(query, key[c], sum[h][c]);
             }
         }
@@ -144,13 +144,13 @@ float to_weights(const Attention & a, float slope, uint64_t bits, const float * 
     return factor;
 }
 
-// out[HEADS][head_v] = out * factors + weights[HEADS][BLOCK] V, for the dimensions [d, d + STEPS * WIDTH).
+// out = out * factors + weights[HEADS][BLOCK] V, for the dimensions [d, d + STEPS * WIDTH).
 template <class Simd, class Cell, int HEADS, int STEPS>
-void add_values(const Attention & a, const char * v, uint64_t bits, const float * weights, const float * factors, int d, float * out) {
+void add_values(const Attention & a, const char * v, uint64_t bits, const float * weights, const float * factors, int d, const Head * heads) {
     typename Simd::Vector sum[HEADS][STEPS];
     for (int h = 0; h < HEADS; h++)
         for (int s = 0; s < STEPS; s++)
-            sum[h][s] = Simd::multiply(Simd::load(out + h * a.head_v + d + s * Simd::WIDTH), Simd::all(factors[h]));
+            sum[h][s] = Simd::multiply(Simd::load(heads[h].out + d + s * Simd::WIDTH), Simd::all(factors[h]));
     for (; bits; bits &= bits - 1) {
         const int cell = __builtin_ctzll(bits);
         typename Simd::Vector value[STEPS];
@@ -161,69 +161,99 @@ void add_values(const Attention & a, const char * v, uint64_t bits, const float 
         }
     }
     for (int h = 0; h < HEADS; h++)
-        for (int s = 0; s < STEPS; s++) Simd::store(out + h * a.head_v + d + s * Simd::WIDTH, sum[h][s]);
+        for (int s = 0; s < STEPS; s++) Simd::store(heads[h].out + d + s * Simd::WIDTH, sum[h][s]);
 }
 
-// Softmax over the cells of a chunk, not yet divided by its sum: partials[HEADS].
-template <class Simd, class Cell, int HEADS> void attend_chunk(const Attention & a, const Tile & t, Partial * partials) {
-    const int64_t kv_stream = t.stream / (a.streams / a.kv_streams);
-    const char * k = a.k + kv_stream * a.k_stream + t.kv_head * a.k_head;
-    const char * v = a.v + kv_stream * a.v_stream + t.kv_head * a.v_head;
-    const char * mask = a.mask ? a.mask + t.stream % a.mask_streams * a.mask_stream + t.row * a.mask_row : nullptr;
-    alignas(64) float queries[HEADS * MOST_HEAD], out[HEADS * MOST_HEAD], scores[HEADS * BLOCK], added[BLOCK];
-    float slopes[HEADS], largest[HEADS], sums[HEADS], factors[HEADS];
-    for (int h = 0; h < HEADS; h++) {
-        std::memcpy(queries + h * a.head_k, a.q + t.stream * a.q_stream + (t.head + h) * a.q_head + t.row * a.q_row, sizeof(float) * a.head_k);
-        slopes[h] = slope(a, t.head + h);
-        largest[h] = -INFINITY;
-        sums[h] = 0.0f;
+// A block for heads that share K and V. bits, added: of seen().
+template <class Simd, class Cell, int HEADS>
+void attend_block(const Attention & a, Head * heads, const char * k, const char * v, int count, uint64_t bits, const float * added, Fetch & fetch) {
+    alignas(64) float scores[HEADS * BLOCK];
+    float factors[HEADS];
+    for (int i = 0; i < BLOCK; i += Simd::WIDTH)
+        if (bits >> i & Simd::EVERY) dot_products<Simd, Cell, HEADS>(a, heads, k, i, count - 1, scores + i, fetch);
+    for (int h = 0; h < HEADS; h++)
+        factors[h] = to_weights<Simd>(a, heads[h].slope, bits, added, scores + h * BLOCK, heads[h].largest, heads[h].sum);
+    int d = 0;
+    for (; d + Simd::STEPS * Simd::WIDTH <= a.head_v; d += Simd::STEPS * Simd::WIDTH)
+        add_values<Simd, Cell, HEADS, Simd::STEPS>(a, v, bits, scores, factors, d, heads);
+    for (; d < a.head_v; d += Simd::WIDTH) add_values<Simd, Cell, HEADS, 1>(a, v, bits, scores, factors, d, heads);
+}
+
+// Some tiles of a row, which are up to TOGETHER heads of a kv head each, over a chunk of cells.
+struct Unit {
+    int64_t stream, row, chunk, tile, tiles;
+    int64_t begin, end;                     // cells
+    uint64_t bits[CHUNK / BLOCK];           // which are seen
+    alignas(64) float added[CHUNK];         // by the mask
+};
+
+struct Units {
+    const Attention & a;
+    int64_t groups, count;
+
+    // Of one tile each where threads would else be idle.
+    Units(const Attention & a, int threads) : a(a) {
+        const int64_t of_a_row = tiles(a), alike = a.streams * a.rows * chunks(a);
+        const int64_t together = std::min(of_a_row, std::max<int64_t>(1, std::min<int64_t>(TILES, alike * of_a_row / (4 * threads))));
+        groups = (of_a_row + together - 1) / together;
+        count = alike * groups;
     }
-    std::memset(out, 0, sizeof(float) * HEADS * a.head_v);
 
-    const auto fetch = [&](const char * cells, size_t cell_step, size_t bytes, int64_t at) {
-        for (int64_t cell = at; cell < at + Simd::WIDTH && cell < t.end; cell++) prefetch(cells + cell * cell_step, bytes);
-    };
-    const size_t k_bytes = cell_bytes(a, a.head_k), v_bytes = cell_bytes(a, a.head_v);
-    for (int i = 0; i < AHEAD; i += Simd::WIDTH) fetch(k, a.k_cell, k_bytes, t.begin + i);
-
-    for (int64_t at = t.begin; at < t.end; at += BLOCK) {
-        const int count = t.end - at < BLOCK ? static_cast<int>(t.end - at) : BLOCK;
-        const uint64_t bits = seen<Simd>(mask, at, count, added);
-        if (!bits) continue;
-        for (int i = 0; i < BLOCK; i += Simd::WIDTH) {
-            fetch(k, a.k_cell, k_bytes, at + i + AHEAD);
-            fetch(v, a.v_cell, v_bytes, at + i);
-            if (bits >> i & Simd::EVERY) dot_products<Simd, Cell, HEADS>(a, queries, k, at + i, t.end - 1, scores + i);
+    // Rows of a stream, which share their cells, follow each other.
+    template <class Simd> bool find(int64_t n, Unit & u) const {
+        if (n >= count) return false;
+        u.row = n % a.rows, n /= a.rows;
+        const int64_t group = n % groups;
+        u.chunk = n / groups % chunks(a), u.stream = n / groups / chunks(a);
+        u.tile = tiles(a) * group / groups, u.tiles = tiles(a) * (group + 1) / groups - u.tile;
+        u.begin = u.chunk * CHUNK, u.end = std::min(u.begin + CHUNK, a.cells);
+        const char * mask = a.mask ? a.mask + u.stream % a.mask_streams * a.mask_stream + u.row * a.mask_row : nullptr;
+        for (int b = 0; b < CHUNK / BLOCK; b++) {
+            const int64_t at = u.begin + b * BLOCK;
+            u.bits[b] = at < u.end ? seen<Simd>(mask, at, std::min<int64_t>(BLOCK, u.end - at), u.added + b * BLOCK) : 0;
         }
-        for (int h = 0; h < HEADS; h++)
-            factors[h] = to_weights<Simd>(a, slopes[h], bits, added, scores + h * BLOCK, largest[h], sums[h]);
-        int d = 0;
-        for (; d + Simd::STEPS * Simd::WIDTH <= a.head_v; d += Simd::STEPS * Simd::WIDTH)
-            add_values<Simd, Cell, HEADS, Simd::STEPS>(a, v + at * a.v_cell, bits, scores, factors, d, out);
-        for (; d < a.head_v; d += Simd::WIDTH)
-            add_values<Simd, Cell, HEADS, 1>(a, v + at * a.v_cell, bits, scores, factors, d, out);
+        return true;
     }
-    for (int h = 0; h < HEADS; h++) {
-        partials[h].largest = largest[h];
-        partials[h].sum = sums[h];
-        std::memcpy(partials[h].out, out + h * a.head_v, sizeof(float) * a.head_v);
-    }
-}
 
-template <class Simd, class Cell> void attend_tile(const Attention & a, const Tile & t, Partial * partials) {
-    switch (t.heads) {
-        case 1: return attend_chunk<Simd, Cell, 1>(a, t, partials);
-        case 2: return attend_chunk<Simd, Cell, 2>(a, t, partials);
-        case 3: return attend_chunk<Simd, Cell, 3>(a, t, partials);
-        default: return attend_chunk<Simd, Cell, 4>(a, t, partials);
-    }
-}
+    const char * k(const Unit & u, int64_t kv_head) const { return a.k + u.stream / (a.streams / a.kv_streams) * a.k_stream + kv_head * a.k_head + u.begin * a.k_cell; }
+    const char * v(const Unit & u, int64_t kv_head) const { return a.v + u.stream / (a.streams / a.kv_streams) * a.v_stream + kv_head * a.v_head + u.begin * a.v_cell; }
 
-template <class Simd> void attend_tile(const Attention & a, const Tile & t, Partial * partials) {
-    switch (a.cell_type) {
-        case CellType::F16: return attend_tile<Simd, typename Simd::F16>(a, t, partials);
-        case CellType::BF16: return attend_tile<Simd, typename Simd::BF16>(a, t, partials);
-        case CellType::Q8_0: return attend_tile<Simd, typename Simd::Q8_0>(a, t, partials);
+    // The first block from `b` on that is seen; of u, then of `after`, which may be null.
+    Fetch fetch(const Unit & u, int b, const Unit * after) const {
+        Fetch to{};
+        while (b < CHUNK / BLOCK && !u.bits[b]) b++;
+        if (b == CHUNK / BLOCK) return after ? fetch(*after, 0, nullptr) : to;
+        const int64_t first = u.tile / tiles_per_kv(a), others = (u.tile + u.tiles - 1) / tiles_per_kv(a) - first;
+        to.k_cell = a.k_cell, to.v_cell = a.v_cell;
+        to.k = k(u, first) + b * BLOCK * a.k_cell, to.v = v(u, first) + b * BLOCK * a.v_cell;
+        to.k_bytes = cell_bytes(a, a.head_k) + others * a.k_head, to.v_bytes = cell_bytes(a, a.head_v) + others * a.v_head;
+        to.cells = std::min<int64_t>(BLOCK, u.end - u.begin - b * BLOCK);
+        return to;
+    }
+};
+
+template <class Simd, class Cell>
+void attend_unit(const Units & units, const Unit & u, const Unit * after, Head * heads) {
+    const Attention & a = units.a;
+    for (int b = 0; b < CHUNK / BLOCK; b++) {
+        if (!u.bits[b]) continue;
+        Fetch fetch = units.fetch(u, b + 1, after);
+        fetch.steps = static_cast<int>(u.tiles) * (BLOCK / Simd::CELLS);
+        const int count = std::min<int64_t>(BLOCK, u.end - u.begin - b * BLOCK);
+        for (int64_t n = u.tile; n < u.tile + u.tiles; n++) {
+            const int64_t kv_head = n / tiles_per_kv(a), first = first_head(a, n);
+            const char * k = units.k(u, kv_head) + b * BLOCK * a.k_cell, * v = units.v(u, kv_head) + b * BLOCK * a.v_cell;
+            Head * of_tile = heads + first - first_head(a, u.tile);
+            const auto attend = [&](auto number) {
+                attend_block<Simd, Cell, decltype(number)::value>(a, of_tile, k, v, count, u.bits[b], u.added + b * BLOCK, fetch);
+            };
+            switch (first_head(a, n + 1) - first) {
+                case 1: attend(Number<1>{}); break;
+                case 2: attend(Number<2>{}); break;
+                case 3: attend(Number<3>{}); break;
+                default: attend(Number<4>{});
+            }
+        }
     }
 }
 
@@ -232,60 +262,73 @@ void scale_numbers(float * numbers, int count, float factor) {
 }
 
 // Adds `from` to `to`, in terms of the larger of the largest scores. from.out may be null: a sink, which has no V.
-template <class Simd> void merge(Partial & to, const Partial & from, int head_v) {
-    if (from.largest == -INFINITY) return;
-    const bool rises = from.largest > to.largest;
-    const float ours = !rises ? 1.0f : to.largest == -INFINITY ? 0.0f : exp_of_one<Simd>(to.largest - from.largest);
-    const float theirs = rises ? 1.0f : exp_of_one<Simd>(from.largest - to.largest);
-    if (rises) to.largest = from.largest;
-    to.sum = to.sum * ours + from.sum * theirs;
-    for (int d = 0; d < head_v; d++) to.out[d] = to.out[d] * ours + (from.out ? from.out[d] * theirs : 0.0f);
+template <class Simd> void merge(Head & to, float largest, float sum, const float * out, int head_v) {
+    if (largest == -INFINITY) return;
+    const bool rises = largest > to.largest;
+    const float ours = !rises ? 1.0f : to.largest == -INFINITY ? 0.0f : exp_of_one<Simd>(to.largest - largest);
+    const float theirs = rises ? 1.0f : exp_of_one<Simd>(largest - to.largest);
+    if (rises) to.largest = largest;
+    to.sum = to.sum * ours + sum * theirs;
+    for (int d = 0; d < head_v; d++) to.out[d] = to.out[d] * ours + (out ? out[d] * theirs : 0.0f);
 }
 
-template <class Simd> void finish_head(const Attention & a, int64_t head, Partial & partial) {
-    if (a.sinks) merge<Simd>(partial, {a.sinks[head], 1.0f, nullptr}, a.head_v);
-    scale_numbers(partial.out, a.head_v, partial.sum == 0.0f ? 0.0f : 1.0f / partial.sum);
+template <class Simd> void finish_head(const Attention & a, int64_t head, Head & h) {
+    if (a.sinks) merge<Simd>(h, a.sinks[head], 1.0f, nullptr, a.head_v);
+    scale_numbers(h.out, a.head_v, h.sum == 0.0f ? 0.0f : 1.0f / h.sum);
 }
 
-template <class Simd> void finish(const Attention & a, const Tile & t, Partial * partials) {
-    for (int h = 0; h < t.heads; h++) finish_head<Simd>(a, t.head + h, partials[h]);
+Head new_head(const Attention & a, int64_t stream, int64_t row, int64_t head, float * out) {
+    std::memset(out, 0, sizeof(float) * a.head_v);
+    return {reinterpret_cast<const float *>(a.q + stream * a.q_stream + head * a.q_head + row * a.q_row), out, slope(a, head)};
 }
 
-// All of a call. partials: [tiles][chunks][TOGETHER][2 + head_v] where there are several chunks.
-template <class Simd> void attend_few(const Attention & a, float * kept, int threads) {
-    const int64_t total = tiles(a), parts = chunks(a), width = 2 + a.head_v;
-    const auto into = [&](const Tile & t, Partial * partials) {
-        for (int h = 0; h < t.heads; h++)
-            partials[h].out = reinterpret_cast<float *>(a.out + t.stream * a.out_stream + t.row * a.out_row + (t.head + h) * a.out_head);
+// All of a call. partials: [streams][rows][chunks][heads][2 + head_v] where there are several chunks.
+template <class Simd> void attend_few(const Attention & a, float * partials, int threads) {
+    const Units units(a, threads);
+    const int64_t parts = chunks(a), heads = a.kv_heads * a.heads_per_kv, width = 2 + a.head_v;
+    const auto partial = [&](int64_t stream, int64_t row, int64_t part, int64_t head) {
+        return partials + (((stream * a.rows + row) * parts + part) * heads + head) * width;
     };
+    const auto out = [&](int64_t stream, int64_t row, int64_t head) {
+        return reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
+    };
+    int64_t taken = 0;
 #pragma omp parallel num_threads(threads)
     {
-#pragma omp for schedule(dynamic)
-        for (int64_t n = 0; n < total * parts; n++) {
-            const Tile t = tile(a, n / parts, n % parts);
-            Partial partials[TOGETHER];
-            float * to = kept + n * TOGETHER * width;
-            if (parts == 1) into(t, partials);
-            else for (int h = 0; h < t.heads; h++) partials[h].out = to + h * width + 2;
-            attend_tile<Simd>(a, t, partials);
-            if (parts == 1) finish<Simd>(a, t, partials);
-            else for (int h = 0; h < t.heads; h++) to[h * width] = partials[h].largest, to[h * width + 1] = partials[h].sum;
+        const auto take = [&](Unit & u) { return units.find<Simd>(__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED), u); };
+        Unit two[2];
+        Head of_unit[TILES * TOGETHER];
+        bool more = take(two[0]);
+        for (int n = 0; more; n ^= 1) {
+            const Unit & u = two[n];
+            more = take(two[n ^ 1]);
+            const int64_t first = first_head(a, u.tile), end = first_head(a, u.tile + u.tiles);
+            for (int64_t h = first; h < end; h++)
+                of_unit[h - first] = new_head(a, u.stream, u.row, h, parts == 1 ? out(u.stream, u.row, h) : partial(u.stream, u.row, u.chunk, h) + 2);
+            const Unit * after = more ? &two[n ^ 1] : nullptr;
+            switch (a.cell_type) {
+                case CellType::F16: attend_unit<Simd, typename Simd::F16>(units, u, after, of_unit); break;
+                case CellType::BF16: attend_unit<Simd, typename Simd::BF16>(units, u, after, of_unit); break;
+                case CellType::Q8_0: attend_unit<Simd, typename Simd::Q8_0>(units, u, after, of_unit); break;
+            }
+            for (int64_t h = first; h < end; h++) {
+                Head & done = of_unit[h - first];
+                float * const kept = done.out - 2;
+                if (parts == 1) finish_head<Simd>(a, h, done);
+                else kept[0] = done.largest, kept[1] = done.sum;
+            }
         }
         if (parts > 1) {
-#pragma omp for schedule(dynamic)
-            for (int64_t n = 0; n < total; n++) {
-                const Tile t = tile(a, n, 0);
-                Partial partials[TOGETHER];
-                into(t, partials);
-                for (int h = 0; h < t.heads; h++) {
-                    partials[h].largest = -INFINITY, partials[h].sum = 0.0f;
-                    std::memset(partials[h].out, 0, sizeof(float) * a.head_v);
-                    for (int64_t p = 0; p < parts; p++) {
-                        float * from = kept + ((n * parts + p) * TOGETHER + h) * width;
-                        merge<Simd>(partials[h], {from[0], from[1], from + 2}, a.head_v);
-                    }
+#pragma omp barrier
+#pragma omp for schedule(static)
+            for (int64_t n = 0; n < a.streams * a.rows * heads; n++) {
+                const int64_t stream = n / heads / a.rows, row = n / heads % a.rows, h = n % heads;
+                Head whole = new_head(a, stream, row, h, out(stream, row, h));
+                for (int64_t part = 0; part < parts; part++) {
+                    const float * const from = partial(stream, row, part, h);
+                    merge<Simd>(whole, from[0], from[1], from + 2, a.head_v);
                 }
-                finish<Simd>(a, t, partials);
+                finish_head<Simd>(a, h, whole);
             }
         }
     }

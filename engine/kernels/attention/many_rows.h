@@ -6,10 +6,6 @@
 
 namespace {
 
-template <int N> struct Number {
-    static constexpr int value = N;
-};
-
 constexpr int QUERIES = 64;   // rows times heads
 constexpr int VECTORS = 4;    // of sums beside each other
 
@@ -58,11 +54,8 @@ uint64_t lay_out(const Attention & a, const char * k, const char * v, int64_t at
     return odd;
 }
 
-struct Query {
-    const float * q;
-    float * out;
+struct Query : Head {
     const char * mask;
-    float slope, largest, sum;
     uint64_t bits;  // cells of this block that are seen
 };
 
@@ -72,7 +65,7 @@ void attend_block(const Attention & a, Query * const * queries, const char * v, 
     static_assert(ROWS <= TOGETHER);
     const float * left[ROWS];
     float factors[ROWS];
-    for (int r = 0; r < ROWS; r++) left[r] = queries[r]->q;
+    for (int r = 0; r < ROWS; r++) left[r] = queries[r]->query;
     for (int c = 0; c < BLOCK; c += VECTORS * Simd::WIDTH) {
         typename Simd::Vector sums[ROWS][VECTORS];
         for (int r = 0; r < ROWS; r++)
@@ -105,7 +98,7 @@ void attend_block(const Attention & a, Query * const * queries, const char * v, 
     for (int r = 0; r < ROWS; r++)
         if (const uint64_t here = odd & queries[r]->bits)
             for (d = 0; d < a.head_v; d += Simd::WIDTH)
-                add_values<Simd, Cell, 1, 1>(a, v + at * a.v_cell, here, scratch.weights + r * BLOCK, &one, d, queries[r]->out);
+                add_values<Simd, Cell, 1, 1>(a, v + at * a.v_cell, here, scratch.weights + r * BLOCK, &one, d, queries[r]);
 }
 
 // Queries `first` to `end` - 1 of a kv head: its heads of the first row, then of the next.
@@ -118,11 +111,9 @@ void attend_queries(const Attention & a, int64_t stream, int64_t kv_head, int64_
     for (int64_t n = first; n < end; n++) {
         const int64_t row = n / a.heads_per_kv, head = kv_head * a.heads_per_kv + n % a.heads_per_kv;
         Query & query = queries[n - first];
-        query.q = reinterpret_cast<const float *>(a.q + stream * a.q_stream + head * a.q_head + row * a.q_row);
-        query.out = reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
+        float * const out = reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
+        static_cast<Head &>(query) = new_head(a, stream, row, head, out);
         query.mask = a.mask ? a.mask + stream % a.mask_streams * a.mask_stream + row * a.mask_row : nullptr;
-        query.slope = slope(a, head), query.largest = -INFINITY, query.sum = 0.0f;
-        std::memset(query.out, 0, sizeof(float) * a.head_v);
     }
     for (int64_t at = 0; at < a.cells; at += BLOCK) {
         const int count = a.cells - at < BLOCK ? static_cast<int>(a.cells - at) : BLOCK;
@@ -142,11 +133,7 @@ void attend_queries(const Attention & a, int64_t stream, int64_t kv_head, int64_
         for (; n + Simd::ROWS <= number; n += Simd::ROWS) attend_block<Simd, Cell, Simd::ROWS>(a, seeing + n, v, at, count, odd, scratch);
         for (; n < number; n++) attend_block<Simd, Cell, 1>(a, seeing + n, v, at, count, odd, scratch);
     }
-    for (int64_t n = first; n < end; n++) {
-        const Query & query = queries[n - first];
-        Partial of_head{query.largest, query.sum, query.out};
-        finish_head<Simd>(a, kv_head * a.heads_per_kv + n % a.heads_per_kv, of_head);
-    }
+    for (int64_t n = first; n < end; n++) finish_head<Simd>(a, kv_head * a.heads_per_kv + n % a.heads_per_kv, queries[n - first]);
 }
 
 template <class Simd> void attend_many(const Attention & a, int threads) {

@@ -13,6 +13,7 @@
 namespace {
 
 constexpr int CHUNK_ROWS = 128;    // whose activations stay in the cache of a core
+constexpr int AHEAD = 4096;        // bytes of weights, which are on their way while others are computed with
 constexpr float SMALLEST = 1e-30f; // smaller activations are zero
 
 // How a type's codes are read, and what they mean: weight = scale * (code + OFFSET) + min.
@@ -85,6 +86,8 @@ void multiply_rows(const Product & p, const Activations & activations, int64_t r
                 if constexpr (M::HAS_MIN) min = Simd::halves(at + 2 * (OUTPUTS + first));
             }
             const uint8_t * const low = at + M::LAYOUT.scale_bytes;
+            if (ROWS > 1)  // one row waits for nothing but memory
+                for (int line = 0; line < M::LAYOUT.block_bytes(); line += 64) __builtin_prefetch(at + AHEAD + line, 0, 2);
             Ints sum[ROWS];
 #pragma GCC unroll 4
             for (int pair = 0; pair < BLOCK_K / GROUP / 2; pair++) {
