@@ -86,7 +86,7 @@ void multiply_rows(const Product & p, const Activations & activations, int64_t r
                 if constexpr (M::HAS_MIN) min = Simd::halves(at + 2 * (OUTPUTS + first));
             }
             const uint8_t * const low = at + M::LAYOUT.scale_bytes;
-            if (ROWS > 1)  // one row waits for nothing but memory
+            if (ROWS > 1 && row % CHUNK_ROWS == 0)  // one row waits for nothing but memory
                 for (int line = 0; line < M::LAYOUT.block_bytes(); line += 64) __builtin_prefetch(at + AHEAD + line, 0, 2);
             Ints sum[ROWS];
 #pragma GCC unroll 4
