@@ -31,11 +31,15 @@ FILES = {  # with the instructions that each may use
     "backend/backend.cpp": (),
     "backend/operations.cpp": (),
     "backend/packed_weights.cpp": (),
+    "backend/row_operations.cpp": (),
+    "backend/team.cpp": (),
     "products/pack.cpp": (),
     "products/avx2.cpp": AVX2,
     "products/avx512.cpp": (*AVX512, "-mavx512vnni"),
     "attention/avx2.cpp": AVX2,
     "attention/avx512.cpp": AVX512,
+    "rows/avx2.cpp": AVX2,
+    "rows/avx512.cpp": AVX512,
 }
 PROCESSORS = ("x86_64", "AMD64")
 LONGEST_S = 300.0

@@ -37,6 +37,7 @@ constexpr int MANY_ROWS = 64;  // of a stream, as in llama.cpp: from then on row
 constexpr int CHUNK = 256;   // cells that one thread takes; the partial results are merged in their order
 constexpr int TOGETHER = 4;  // heads at most, as far as registers go
 
+inline int64_t heads(const Attention & a) { return a.kv_heads * a.heads_per_kv; }
 inline int64_t tiles_per_kv(const Attention & a) { return (a.heads_per_kv + TOGETHER - 1) / TOGETHER; }
 inline int64_t chunks(const Attention & a) { return (a.cells + CHUNK - 1) / CHUNK; }
 inline int64_t tiles(const Attention & a) { return a.kv_heads * tiles_per_kv(a); }  // of a row
@@ -47,15 +48,19 @@ inline int64_t first_head(const Attention & a, int64_t tile) {
 // Of so many numbers of a cell: Q8_0 has blocks of an F16 scale and 32 bytes.
 inline size_t cell_bytes(const Attention & a, int numbers) { return a.cell_type == CellType::Q8_0 ? numbers / 32 * 34 : 2 * numbers; }
 
-// Numbers that attend() needs for partial results.
+// Numbers that partial results need; 0 where there are none.
 inline size_t partial_numbers(const Attention & a) {
-    return chunks(a) == 1 || a.rows >= MANY_ROWS ? 0 : size_t(a.streams * a.rows * chunks(a) * a.kv_heads * a.heads_per_kv * (2 + a.head_v));
+    return chunks(a) == 1 || a.rows >= MANY_ROWS ? 0 : size_t(a.streams * a.rows * chunks(a) * heads(a) * (2 + a.head_v));
 }
 
 }  // namespace
 
-// One for each instruction set. partials: partial_numbers(), null where that is 0.
-using Attend = void (*)(const Attention &, float * partials, int threads);
+// One for each instruction set.
+struct AttentionFunctions {
+    // What one of `threads` threads does. taken: 0 before the first of them begins. partials: partial_numbers().
+    void (*attend)(const Attention &, float * partials, int64_t & taken, int threads);
+    // Where there are partial results, for each row, after that.
+    void (*merge_row)(const Attention &, const float * partials, int64_t stream, int64_t row);
+};
 
-void attend_avx2(const Attention &, float * partials, int threads);
-void attend_avx512(const Attention &, float * partials, int threads);
+extern const AttentionFunctions ATTENTION_AVX2, ATTENTION_AVX512;

@@ -1,10 +1,11 @@
-// Attention of few rows, for any instruction set that a Simd type describes (avx512.cpp has an example).
+// Attention of few rows, for any instruction set that a Simd type describes (simd/avx512.h is one).
 //
 // Online softmax (Milakov and Gimelshein, arXiv:1805.02867) over blocks of cells. The heads that share K and V are
 // computed together, so that each number of a cell is converted once for all of them. Each sum has an order of its
 // own, by cell and by dimension: no result depends on the other rows, streams, or on the number of threads.
 #pragma once
 
+#include "../simd/functions.h"
 #include "attention.h"
 
 #include <algorithm>
@@ -20,7 +21,6 @@ template <int N> struct Number {
     static constexpr int value = N;
 };
 
-
 struct Head {  // of one row, over the cells of one unit
     const float * query;
     float * out;  // [head_v], `sum` times too large
@@ -31,31 +31,9 @@ struct Head {  // of one row, over the cells of one unit
 // ALiBi (arXiv:2108.12409): what a head multiplies the mask by.
 float slope(const Attention & a, int64_t head) {
     if (a.max_bias <= 0.0f) return 1.0f;
-    const int64_t heads = a.kv_heads * a.heads_per_kv;
-    const int64_t base = int64_t(1) << int(std::floor(std::log2(double(heads))));
+    const int64_t base = int64_t(1) << int(std::floor(std::log2(double(heads(a)))));
     return head < base ? std::pow(std::pow(2.0f, -a.max_bias / base), float(head + 1))
                        : std::pow(std::pow(2.0f, -a.max_bias / 2.0f / base), float(2 * (head - base) + 1));
-}
-
-// exp(x), to 2 units in the last place, for x <= 0. What is below the range becomes about 1e-38; NaN stays.
-template <class Simd> typename Simd::Vector exp_of(typename Simd::Vector x) {
-    // Taylor's series of 2^f, |f| <= 1/2
-    constexpr float terms[] = {1.5403530e-4f, 1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f};
-    const auto t = Simd::multiply(Simd::larger(Simd::all(-87.0f), x), Simd::all(1.44269504f));
-    const auto n = Simd::rounded(t);
-    const auto f = Simd::subtract(t, n);
-    auto sum = Simd::all(terms[0]);
-    for (int i = 1; i < 7; i++) sum = Simd::multiply_add(sum, f, Simd::all(terms[i]));
-    return Simd::times_power_of_2(sum, n);
-}
-
-template <class Simd> float exp_of_one(float x) { return Simd::first(exp_of<Simd>(Simd::all(x))); }
-
-// tanh(x) = sign(x) (1 - 2 e / (1 + e)), e = exp(-2 |x|)
-template <class Simd> typename Simd::Vector tanh_of(typename Simd::Vector x) {
-    const auto e = exp_of<Simd>(Simd::multiply(Simd::absolute(x), Simd::all(-2.0f)));
-    const auto one = Simd::all(1.0f);
-    return Simd::with_sign_of(Simd::divide(Simd::subtract(one, e), Simd::add(one, e)), x);
 }
 
 // Which of the cells from `at` on are seen, and what the mask adds to their scores.
@@ -282,55 +260,52 @@ Head new_head(const Attention & a, int64_t stream, int64_t row, int64_t head, fl
     return {reinterpret_cast<const float *>(a.q + stream * a.q_stream + head * a.q_head + row * a.q_row), out, slope(a, head)};
 }
 
-// All of a call. partials: [streams][rows][chunks][heads][2 + head_v] where there are several chunks.
-template <class Simd> void attend_few(const Attention & a, float * partials, int threads) {
+float * partial_of(const Attention & a, float * partials, int64_t stream, int64_t row, int64_t chunk, int64_t head) {
+    return partials + (((stream * a.rows + row) * chunks(a) + chunk) * heads(a) + head) * (2 + a.head_v);
+}
+
+float * out_of(const Attention & a, int64_t stream, int64_t row, int64_t head) {
+    return reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
+}
+
+// What one thread does of a call. partials: [streams][rows][chunks][heads][2 + head_v] where there are several chunks.
+template <class Simd> void attend_few(const Attention & a, float * partials, int64_t & taken, int threads) {
     const Units units(a, threads);
-    const int64_t parts = chunks(a), heads = a.kv_heads * a.heads_per_kv, width = 2 + a.head_v;
-    const auto partial = [&](int64_t stream, int64_t row, int64_t part, int64_t head) {
-        return partials + (((stream * a.rows + row) * parts + part) * heads + head) * width;
-    };
-    const auto out = [&](int64_t stream, int64_t row, int64_t head) {
-        return reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
-    };
-    int64_t taken = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        const auto take = [&](Unit & u) { return units.find<Simd>(__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED), u); };
-        Unit two[2];
-        Head of_unit[TILES * TOGETHER];
-        bool more = take(two[0]);
-        for (int n = 0; more; n ^= 1) {
-            const Unit & u = two[n];
-            more = take(two[n ^ 1]);
-            const int64_t first = first_head(a, u.tile), end = first_head(a, u.tile + u.tiles);
-            for (int64_t h = first; h < end; h++)
-                of_unit[h - first] = new_head(a, u.stream, u.row, h, parts == 1 ? out(u.stream, u.row, h) : partial(u.stream, u.row, u.chunk, h) + 2);
-            const Unit * after = more ? &two[n ^ 1] : nullptr;
-            switch (a.cell_type) {
-                case CellType::F16: attend_unit<Simd, typename Simd::F16>(units, u, after, of_unit); break;
-                case CellType::BF16: attend_unit<Simd, typename Simd::BF16>(units, u, after, of_unit); break;
-                case CellType::Q8_0: attend_unit<Simd, typename Simd::Q8_0>(units, u, after, of_unit); break;
-            }
-            for (int64_t h = first; h < end; h++) {
-                Head & done = of_unit[h - first];
-                float * const kept = done.out - 2;
-                if (parts == 1) finish_head<Simd>(a, h, done);
-                else kept[0] = done.largest, kept[1] = done.sum;
-            }
+    const bool whole = chunks(a) == 1;
+    const auto take = [&](Unit & u) { return units.find<Simd>(__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED), u); };
+    Unit two[2];
+    Head of_unit[TILES * TOGETHER];
+    bool more = take(two[0]);
+    for (int n = 0; more; n ^= 1) {
+        const Unit & u = two[n];
+        more = take(two[n ^ 1]);
+        const int64_t first = first_head(a, u.tile), end = first_head(a, u.tile + u.tiles);
+        for (int64_t h = first; h < end; h++)
+            of_unit[h - first] = new_head(a, u.stream, u.row, h, whole ? out_of(a, u.stream, u.row, h) : partial_of(a, partials, u.stream, u.row, u.chunk, h) + 2);
+        const Unit * after = more ? &two[n ^ 1] : nullptr;
+        switch (a.cell_type) {
+            case CellType::F16: attend_unit<Simd, typename Simd::F16>(units, u, after, of_unit); break;
+            case CellType::BF16: attend_unit<Simd, typename Simd::BF16>(units, u, after, of_unit); break;
+            case CellType::Q8_0: attend_unit<Simd, typename Simd::Q8_0>(units, u, after, of_unit); break;
         }
-        if (parts > 1) {
-#pragma omp barrier
-#pragma omp for schedule(static)
-            for (int64_t n = 0; n < a.streams * a.rows * heads; n++) {
-                const int64_t stream = n / heads / a.rows, row = n / heads % a.rows, h = n % heads;
-                Head whole = new_head(a, stream, row, h, out(stream, row, h));
-                for (int64_t part = 0; part < parts; part++) {
-                    const float * const from = partial(stream, row, part, h);
-                    merge<Simd>(whole, from[0], from[1], from + 2, a.head_v);
-                }
-                finish_head<Simd>(a, h, whole);
-            }
+        for (int64_t h = first; h < end; h++) {
+            Head & done = of_unit[h - first];
+            float * const kept = done.out - 2;
+            if (whole) finish_head<Simd>(a, h, done);
+            else kept[0] = done.largest, kept[1] = done.sum;
         }
+    }
+}
+
+// A row from the partial results of its chunks, in their order.
+template <class Simd> void merge_row(const Attention & a, const float * partials, int64_t stream, int64_t row) {
+    for (int64_t h = 0; h < heads(a); h++) {
+        Head whole = new_head(a, stream, row, h, out_of(a, stream, row, h));
+        for (int64_t chunk = 0; chunk < chunks(a); chunk++) {
+            const float * const from = partial_of(a, const_cast<float *>(partials), stream, row, chunk, h);
+            merge<Simd>(whole, from[0], from[1], from + 2, a.head_v);
+        }
+        finish_head<Simd>(a, h, whole);
     }
 }
 

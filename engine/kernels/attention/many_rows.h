@@ -111,8 +111,7 @@ void attend_queries(const Attention & a, int64_t stream, int64_t kv_head, int64_
     for (int64_t n = first; n < end; n++) {
         const int64_t row = n / a.heads_per_kv, head = kv_head * a.heads_per_kv + n % a.heads_per_kv;
         Query & query = queries[n - first];
-        float * const out = reinterpret_cast<float *>(a.out + stream * a.out_stream + row * a.out_row + head * a.out_head);
-        static_cast<Head &>(query) = new_head(a, stream, row, head, out);
+        static_cast<Head &>(query) = new_head(a, stream, row, head, out_of(a, stream, row, head));
         query.mask = a.mask ? a.mask + stream % a.mask_streams * a.mask_stream + row * a.mask_row : nullptr;
     }
     for (int64_t at = 0; at < a.cells; at += BLOCK) {
@@ -136,28 +135,27 @@ void attend_queries(const Attention & a, int64_t stream, int64_t kv_head, int64_
     for (int64_t n = first; n < end; n++) finish_head<Simd>(a, kv_head * a.heads_per_kv + n % a.heads_per_kv, queries[n - first]);
 }
 
-template <class Simd> void attend_many(const Attention & a, int threads) {
+// What one thread does of a call.
+template <class Simd> void attend_many(const Attention & a, int64_t & taken) {
     const int64_t queries = a.rows * a.heads_per_kv, parts = (queries + QUERIES - 1) / QUERIES;
-#pragma omp parallel num_threads(threads)
-    {
-        Scratch scratch;
-#pragma omp for schedule(dynamic)
-        for (int64_t n = 0; n < a.streams * a.kv_heads * parts; n++) {
-            const int64_t first = (parts - 1 - n % parts) * QUERIES;  // the last ones see most
-            const int64_t end = first + QUERIES < queries ? first + QUERIES : queries;
-            const int64_t kv_head = n / parts % a.kv_heads, stream = n / parts / a.kv_heads;
-            switch (a.cell_type) {
-                case CellType::F16: attend_queries<Simd, typename Simd::F16>(a, stream, kv_head, first, end, scratch); break;
-                case CellType::BF16: attend_queries<Simd, typename Simd::BF16>(a, stream, kv_head, first, end, scratch); break;
-                case CellType::Q8_0: attend_queries<Simd, typename Simd::Q8_0>(a, stream, kv_head, first, end, scratch); break;
-            }
+    Scratch scratch;
+    for (int64_t n; (n = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED)) < a.streams * a.kv_heads * parts;) {
+        const int64_t first = (parts - 1 - n % parts) * QUERIES;  // the last ones see most
+        const int64_t end = std::min(first + QUERIES, queries);
+        const int64_t kv_head = n / parts % a.kv_heads, stream = n / parts / a.kv_heads;
+        switch (a.cell_type) {
+            case CellType::F16: attend_queries<Simd, typename Simd::F16>(a, stream, kv_head, first, end, scratch); break;
+            case CellType::BF16: attend_queries<Simd, typename Simd::BF16>(a, stream, kv_head, first, end, scratch); break;
+            case CellType::Q8_0: attend_queries<Simd, typename Simd::Q8_0>(a, stream, kv_head, first, end, scratch); break;
         }
     }
 }
 
-template <class Simd> void attend(const Attention & a, float * partials, int threads) {
-    if (a.rows < MANY_ROWS) attend_few<Simd>(a, partials, threads);
-    else attend_many<Simd>(a, threads);
+template <class Simd> void attend(const Attention & a, float * partials, int64_t & taken, int threads) {
+    if (a.rows < MANY_ROWS) attend_few<Simd>(a, partials, taken, threads);
+    else attend_many<Simd>(a, taken);
 }
+
+template <class Simd> constexpr AttentionFunctions ATTENTION_FUNCTIONS = {attend<Simd>, merge_row<Simd>};
 
 }  // namespace

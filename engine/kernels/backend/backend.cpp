@@ -18,12 +18,15 @@ std::atomic<bool> enabled{true};
 
 ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     Scratch & scratch = *static_cast<Scratch *>(backend->context);
-    const ggml_tensor * rounded = nullptr;  // consecutive products often have the same activations
+    Plan plan;
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         const ggml_tensor * node = ggml_graph_node(graph, i);
-        if (node->op == GGML_OP_FLASH_ATTN_EXT) compute_attention(node, scratch);
-        if (node->op == GGML_OP_MUL_MAT) compute_product(node, scratch, rounded);
+        if (ggml_is_empty(node)) continue;
+        if (node->op == GGML_OP_FLASH_ATTN_EXT) plan_attention(node, scratch, plan);
+        else if (node->op == GGML_OP_MUL_MAT) plan_product(node, scratch, plan);
+        else plan_rows(node, scratch, plan);
     }
+    plan.run(scratch);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -41,7 +44,7 @@ bool supports(ggml_backend_dev_t, const ggml_tensor * op) {
         case GGML_OP_TRANSPOSE: return true;  // they compute nothing
         case GGML_OP_FLASH_ATTN_EXT: return enabled && supports_attention(op);
         case GGML_OP_MUL_MAT: return supports_product(op);
-        default: return false;
+        default: return enabled && supports_rows(op);
     }
 }
 
@@ -131,20 +134,29 @@ EXPORTED int medusaq_attend(const char * name, const Attention * call, int threa
     const Variant * const by = named(name);
     if (!by) return 0;
     std::vector<float> partials(partial_numbers(*call));
-    by->attend(*call, partials.data(), threads);
+    int64_t taken = 0;
+#pragma omp parallel num_threads(threads)
+    by->attention.attend(*call, partials.data(), taken, threads);
+    for (int64_t row = 0; !partials.empty() && row < call->streams * call->rows; row++)
+        by->attention.merge_row(*call, partials.data(), row / call->rows, row % call->rows);
     return 1;
 }
 
-// The same for a product; `call` names the weights as a file has them.
-EXPORTED int medusaq_multiply(const char * name, const Product * call, int threads) {
+// The same for a product. weights: as a file has them. in: [rows][row_numbers].
+EXPORTED int medusaq_multiply(const char * name, const Product * call, const float * in, size_t row_numbers, int threads) {
     const Variant * const by = named(name);
     if (!by) return 0;
     std::vector<uint8_t> packed(packed_bytes(call->type, call->inputs, call->outputs));
     pack(call->type, call->inputs, call->outputs, call->weights, packed.data());
+    std::vector<int8_t> bytes(call->rows * call->inputs);
+    std::vector<ActivationBlock> blocks(bytes.size() / BLOCK_K);
+    for (int64_t row = 0; row < call->rows; row++)
+        by->products.round_row(in + row * row_numbers, call->inputs, &bytes[row * call->inputs], &blocks[row * (call->inputs / BLOCK_K)]);
     Product with_packed = *call;
     with_packed.weights = packed.data();
-    Scratch scratch;
-    by->multiply(with_packed, scratch.activations(with_packed), true, threads);
+    int64_t taken = 0;
+#pragma omp parallel num_threads(threads)
+    by->products.multiply(with_packed, {bytes.data(), blocks.data()}, taken, threads);
     return 1;
 }
 

@@ -3,28 +3,6 @@
 
 #include <cstring>
 
-const Variant VARIANTS[] = {  // the fastest first
-#if defined(__x86_64__)
-    {"AVX-512 VNNI", attend_avx512, multiply_avx512,
-     [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"); }},
-    {"AVX-512", attend_avx512, multiply_avx2,
-     [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                 __builtin_cpu_supports("avx512dq"); }},
-    {"AVX2", attend_avx2, multiply_avx2, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
-#endif
-};
-const int VARIANT_COUNT = sizeof VARIANTS / sizeof VARIANTS[0];
-
-const Variant * variant() {
-    static const Variant * const chosen = [] {
-        for (const Variant & each : VARIANTS)
-            if (each.runs()) return &each;
-        return static_cast<const Variant *>(nullptr);
-    }();
-    return chosen;
-}
-
 namespace {
 
 float parameter(const ggml_tensor * op, int n) {
@@ -57,7 +35,9 @@ bool supports_attention(const ggml_tensor * op) {
         (!mask || (mask->type == GGML_TYPE_F16 && mask->ne[2] == 1 && mask->nb[0] == sizeof(ggml_fp16_t)));
 }
 
-void compute_attention(const ggml_tensor * op, Scratch & scratch) {
+namespace {
+
+Attention attention_of(const ggml_tensor * op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     Attention a{};
     a.q = static_cast<const char *>(q->data);
@@ -76,9 +56,28 @@ void compute_attention(const ggml_tensor * op, Scratch & scratch) {
     a.head_k = static_cast<int>(k->ne[0]), a.head_v = static_cast<int>(v->ne[0]);
     cell_type(k, a.cell_type);
     a.scale = parameter(op, 0), a.max_bias = parameter(op, 1), a.soft_cap = parameter(op, 2);
+    return a;
+}
+
+void attend(Step & step, Scratch & scratch, int threads) {
+    variant()->attention.attend(attention_of(step.node), scratch.partials.data(), step.taken, threads);
+}
+
+void merge_row(const Step & step, Scratch & scratch, int64_t row) {
+    const Attention a = attention_of(step.node);
+    variant()->attention.merge_row(a, scratch.partials.data(), row / a.rows, row % a.rows);
+}
+
+}  // namespace
+
+void plan_attention(const ggml_tensor * op, Scratch & scratch, Plan & plan) {
+    const auto reads = [](const ggml_tensor * t) { return Access{t ? t->data : nullptr, t ? ggml_nbytes(t) : 0, 0, 0, false}; };
+    const Attention a = attention_of(op);
     const size_t partials = partial_numbers(a);
     if (scratch.partials.size() < partials) scratch.partials.resize(partials);
-    variant()->attend(a, scratch.partials.data(), scratch.threads);
+    const Access kept{&scratch.partials, 1, 0, 0, true}, out{op->data, ggml_nbytes(op), 0, 0, true};
+    plan.add({op, 0, nullptr, attend}, {reads(op->src[0]), reads(op->src[1]), reads(op->src[2]), reads(op->src[3]), kept, out});
+    if (partials) plan.add({op, a.streams * a.rows, merge_row, nullptr}, {kept, {op->data, ggml_nbytes(op), op->nb[2], a.streams * a.rows, true}});
 }
 
 bool weight_type(ggml_type type, WeightType & to) {
@@ -95,13 +94,6 @@ bool weight_type(ggml_type type, WeightType & to) {
     }
 }
 
-Activations Scratch::activations(const Product & p) {
-    const size_t numbers = p.rows * p.inputs;
-    if (bytes.size() < numbers) bytes.resize(numbers);
-    if (blocks.size() < numbers / BLOCK_K) blocks.resize(numbers / BLOCK_K);
-    return {bytes.data(), blocks.data()};
-}
-
 bool supports_product(const ggml_tensor * op) {
     const ggml_tensor *weights = op->src[0], *in = op->src[1];
     WeightType type;
@@ -109,20 +101,41 @@ bool supports_product(const ggml_tensor * op) {
         in->type == GGML_TYPE_F32 && in->nb[0] == sizeof(float);
 }
 
-void compute_product(const ggml_tensor * op, Scratch & scratch, const ggml_tensor *& rounded) {
-    const ggml_tensor *weights = op->src[0], *in = op->src[1];
+namespace {
+
+void round_row(const Step & step, Scratch & scratch, int64_t row) {
+    const ggml_tensor * in = step.node->src[1];
+    const int64_t inputs = in->ne[0];
+    const char * at = static_cast<const char *>(in->data) + row % in->ne[1] * in->nb[1] + row / in->ne[1] % in->ne[2] * in->nb[2] +
+        row / in->ne[1] / in->ne[2] * in->nb[3];
+    const Activations to = scratch.activations();
+    variant()->products.round_row(reinterpret_cast<const float *>(at), inputs, to.bytes + row * inputs, to.blocks + row * (inputs / BLOCK_K));
+}
+
+void multiply(Step & step, Scratch & scratch, int threads) {
+    const ggml_tensor * weights = step.node->src[0];
     Product p{};
     weight_type(weights->type, p.type);
     p.weights = static_cast<const uint8_t *>(weights->data);
-    p.inputs = weights->ne[0], p.outputs = weights->ne[1];
-    p.in_row = in->nb[1];
-    const bool one_step = in->nb[2] == in->ne[1] * in->nb[1] && in->nb[3] == in->ne[2] * in->nb[2];  // between all its rows
-    p.rows = one_step ? ggml_nrows(in) : in->ne[1];
-    if (p.rows == 0) return;  // of a call without outputs
-    for (int64_t n = 0; n < ggml_nrows(in) / p.rows; n++) {
-        p.in = static_cast<const char *>(in->data) + n % in->ne[2] * in->nb[2] + n / in->ne[2] * in->nb[3];
-        p.out = static_cast<float *>(op->data) + n * p.rows * p.outputs;
-        variant()->multiply(p, scratch.activations(p), !one_step || rounded != in, scratch.threads);
+    p.out = static_cast<float *>(step.node->data);
+    p.inputs = weights->ne[0], p.outputs = weights->ne[1], p.rows = ggml_nrows(step.node->src[1]);
+    variant()->products.multiply(p, scratch.activations(), step.taken, threads);
+}
+
+}  // namespace
+
+void plan_product(const ggml_tensor * op, Scratch & scratch, Plan & plan) {
+    const ggml_tensor * in = op->src[1];
+    const int64_t rows = ggml_nrows(in);
+    if (rows == 0) return;  // of a call without outputs
+    const size_t numbers = rows * in->ne[0];
+    if (scratch.rounded.size() < numbers) scratch.rounded.resize(numbers), scratch.blocks.resize(numbers / BLOCK_K);
+    Access rounded{&scratch.rounded, 1, size_t(in->ne[0]), rows, true};
+    if (plan.rounded != in) {  // consecutive products often have the same activations
+        const bool one_stride = in->nb[2] == in->ne[1] * in->nb[1] && in->nb[3] == in->ne[2] * in->nb[2];
+        plan.add({op, rows, round_row, nullptr}, {{in->data, ggml_nbytes(in), one_stride ? in->nb[1] : 0, rows, false}, rounded});
+        plan.rounded = in;
     }
-    rounded = one_step ? in : nullptr;
+    rounded.stride = 0, rounded.writes = false;
+    plan.add({op, 0, nullptr, multiply}, {rounded, {op->data, ggml_nbytes(op), 0, 0, true}});
 }

@@ -2,6 +2,7 @@
 #include "ggml_interface.h"
 #include "operations.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
@@ -11,6 +12,8 @@ namespace {
 constexpr size_t ALIGNMENT = 64;
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 constexpr const char * TYPE_NAME = "medusaq packed";
+
+std::atomic<int> packed_buffers{0};
 
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     WeightType type;
@@ -23,10 +26,14 @@ ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size) {
     if (posix_memalign(&memory, HUGE_PAGE, size)) return nullptr;
     madvise(memory, size, MADV_HUGEPAGE);
     ggml_backend_buffer_i functions{};
-    functions.free_buffer = [](ggml_backend_buffer_t buffer) { free(buffer->context); };
+    functions.free_buffer = [](ggml_backend_buffer_t buffer) {
+        packed_buffers--;
+        free(buffer->context);
+    };
     functions.get_base = [](ggml_backend_buffer_t buffer) { return buffer->context; };
     functions.set_tensor = set_tensor;
     functions.clear = [](ggml_backend_buffer_t buffer, uint8_t value) { std::memset(buffer->context, value, buffer->size); };
+    packed_buffers++;
     return ggml_backend_buffer_init(type, functions, memory, size);
 }
 
@@ -53,3 +60,5 @@ ggml_backend_buffer_type_t packed_type(ggml_backend_dev_t device) {
 }
 
 bool is_packed(ggml_backend_buffer_type_t type) { return type && type->iface.get_name == name; }
+
+bool any_packed() { return packed_buffers > 0; }

@@ -79,6 +79,4 @@ struct Avx2 {
 
 }  // namespace
 
-void multiply_avx2(const Product & p, const Activations & activations, bool fresh, int threads) {
-    multiply<Avx2>(p, activations, fresh, threads);
-}
+const ProductFunctions PRODUCTS_AVX2 = PRODUCT_FUNCTIONS<Avx2>;

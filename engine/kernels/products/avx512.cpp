@@ -68,6 +68,4 @@ struct Avx512 {
 
 }  // namespace
 
-void multiply_avx512(const Product & p, const Activations & activations, bool fresh, int threads) {
-    multiply<Avx512>(p, activations, fresh, threads);
-}
+const ProductFunctions PRODUCTS_AVX512 = PRODUCT_FUNCTIONS<Avx512>;

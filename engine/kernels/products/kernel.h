@@ -165,23 +165,16 @@ template <class Simd> void round_row(const float * in, int64_t inputs, int8_t * 
     }
 }
 
-template <class Simd> void multiply(const Product & p, const Activations & activations, bool fresh, int threads) {
-    const int64_t count = panels(p.outputs), chunks = (p.rows + CHUNK_ROWS - 1) / CHUNK_ROWS, units = count * chunks;
+template <class Simd> void multiply(const Product & p, const Activations & activations, int64_t & taken, int threads) {
+    const int64_t count = panels(p.outputs), units = count * ((p.rows + CHUNK_ROWS - 1) / CHUNK_ROWS);
     const int64_t together = std::max<int64_t>(1, std::min<int64_t>(8, units / (4 * threads)));
-#pragma omp parallel num_threads(threads)
-    {
-        if (fresh) {
-#pragma omp for schedule(static)
-            for (int64_t row = 0; row < p.rows; row++)
-                round_row<Simd>(reinterpret_cast<const float *>(p.in + row * p.in_row), p.inputs,
-                                activations.bytes + row * p.inputs, activations.blocks + row * (p.inputs / BLOCK_K));
-        }
-#pragma omp for schedule(dynamic, together)
-        for (int64_t unit = 0; unit < units; unit++) {
+    for (int64_t first; (first = __atomic_fetch_add(&taken, together, __ATOMIC_RELAXED)) < units;)
+        for (int64_t unit = first; unit < std::min(first + together, units); unit++) {
             const int64_t row = unit / count * CHUNK_ROWS;
             multiply_panel<Simd>(p, activations, row, std::min(p.rows, row + CHUNK_ROWS), unit % count);
         }
-    }
 }
+
+template <class Simd> constexpr ProductFunctions PRODUCT_FUNCTIONS = {round_row<Simd>, multiply<Simd>};
 
 }  // namespace

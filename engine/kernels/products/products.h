@@ -65,15 +65,16 @@ struct Activations {
 
 struct Product {
     const uint8_t * weights;  // as pack() leaves them
-    const char * in;          // F32: [rows][inputs]
-    size_t in_row;            // bytes to the next one
     float * out;              // [rows][outputs]
     int64_t inputs, outputs, rows;
     WeightType type;
 };
 
-// One for each instruction set. fresh: `activations` does not hold those of this call yet.
-using Multiply = void (*)(const Product &, const Activations &, bool fresh, int threads);
+// One for each instruction set.
+struct ProductFunctions {
+    void (*round_row)(const float * in, int64_t inputs, int8_t * bytes, ActivationBlock * blocks);
+    // What one of `threads` threads does. taken: 0 before the first of them begins.
+    void (*multiply)(const Product &, const Activations &, int64_t & taken, int threads);
+};
 
-void multiply_avx2(const Product &, const Activations &, bool fresh, int threads);
-void multiply_avx512(const Product &, const Activations &, bool fresh, int threads);
+extern const ProductFunctions PRODUCTS_AVX2, PRODUCTS_AVX512;

@@ -27,8 +27,7 @@ class Product(ctypes.Structure):
     """struct Product of engine/kernels/products/products.h."""
 
     _fields_ = (
-        *(("weights", ctypes.c_void_p), ("activations", ctypes.c_void_p), ("row_bytes", ctypes.c_size_t)),
-        ("out", ctypes.c_void_p),
+        *(("weights", ctypes.c_void_p), ("out", ctypes.c_void_p)),
         *((name, ctypes.c_int64) for name in ("inputs", "outputs", "rows")),
         ("type", ctypes.c_int),
     )
@@ -70,15 +69,14 @@ class Numbers:
         out = np.full((len(activations), case.outputs), np.nan, np.float32)
         call = Product(
             weights=self.stored.ctypes.data,
-            activations=activations.ctypes.data,
-            row_bytes=activations.strides[0],
             out=out.ctypes.data,
             inputs=case.inputs,
             outputs=case.outputs,
             rows=len(activations),
             type=TYPES.index(case.weights),
         )
-        return out if library.medusaq_multiply(variant.encode(), ctypes.byref(call), threads) else None
+        here, step = ctypes.c_void_p(activations.ctypes.data), ctypes.c_size_t(activations.strides[0] // 4)
+        return out if library.medusaq_multiply(variant.encode(), ctypes.byref(call), here, step, threads) else None
 
     def expected(self) -> NDArray[np.float64]:
         """With activations rounded to bytes, in blocks; else exact."""
