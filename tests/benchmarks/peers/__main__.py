@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.peers --server PATH/llama-server [--prompts FILE] [--limit N] [--record [FILE]]
 
-OpenVINO GenAI and vLLM for CPUs are installed into environments of their own, once. Turns are interleaved;
-starting and loading are not counted. A peer that does not work is named.
+OpenVINO GenAI and vLLM for CPUs are installed into environments of their own, once. Turns are interleaved.
+Each answer has exactly so many tokens, so that all do the same work. Loading a model is not counted; the start
+of the command `medusaq run` is. A peer that does not work is named.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def measure(options: argparse.Namespace, report: Report) -> None:
                 ratio = median(ours / theirs for ours, theirs in zip(found[OURS], speeds, strict=True))
                 table.row(name, at_once, spread(speeds), f"{ratio:.2f}")
             table.data[str(at_once)] = {name: round(median(speeds), 1) for name, speeds in found.items()}
-        table.note(f"{len(prompts)} prompts, at most {options.max_tokens} tokens each.")
+        table.note(f"{len(prompts)} prompts, {options.max_tokens} tokens each.")
         for sentence in missing:
             table.note(sentence)
 
@@ -84,17 +85,18 @@ def _systems(
     """Those that work, and a sentence on each that does not, or on how long it loads."""
     model, tokens, most = options.model, options.max_tokens, max(options.at_once)
     notes = []
-    systems: dict[str, System] = {OURS: lambda at_once: queued.measure(model, prompts, tokens, at_once)}
+    systems: dict[str, System] = {
+        OURS: lambda at_once: queued.measure(model, prompts, tokens, at_once, ignore_eos=True)
+    }
     if options.server:
         systems["llama-server"] = lambda at_once: llama_server.measure(
-            options.server, model, prompts, tokens, at_once
+            options.server, model, prompts, tokens, at_once, ignore_eos=True
         )
     else:
         notes.append("llama-server is left out: --server names it.")
     loaded = Model(str(model))
     ids = encoded(loaded, prompts)
     length = max(map(len, ids)) + tokens
-    ends = [token for token in range(loaded.vocab_size) if loaded.ends_generation(token)]
     del loaded
     for name, make, script in (
         ("OpenVINO GenAI", environment.openvino, "openvino_peer.py"),
@@ -102,17 +104,17 @@ def _systems(
     ):
         try:
             peer = stack.enter_context(Peer(make(), script, model, most, length))
-            peer.answer(ids[:1], 1, common.WARM_UP_TOKENS, ends)
+            peer.answer(ids[:1], 1, common.WARM_UP_TOKENS)
         except ToolFailed as failed:
             notes.append(f"{name} did not work: {failed}")
             continue
         notes.append(f"{name} loads in {peer.load_s:.0f} s.")
-        systems[name] = partial(_answered, peer, ids, tokens, ends)
+        systems[name] = partial(_answered, peer, ids, tokens)
     return systems, notes
 
 
-def _answered(peer: Peer, prompts: list[list[int]], tokens: int, ends: list[int], at_once: int) -> Throughput:
-    return peer.answer(prompts, at_once, tokens, ends)
+def _answered(peer: Peer, prompts: list[list[int]], tokens: int, at_once: int) -> Throughput:
+    return peer.answer(prompts, at_once, tokens)
 
 
 if __name__ == "__main__":

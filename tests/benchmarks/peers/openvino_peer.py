@@ -29,8 +29,7 @@ def main() -> None:
 
 def answered(pipeline: genai.ContinuousBatchingPipeline, job: dict) -> int:
     settings = genai.GenerationConfig()
-    settings.max_new_tokens, settings.do_sample = job["max_tokens"], False
-    settings.eos_token_id, settings.stop_token_ids = job["ends"][0], set(job["ends"])
+    settings.max_new_tokens, settings.do_sample, settings.ignore_eos = job["tokens"], False, True
     waiting, running, number, generated = list(job["prompts"]), [], 0, 0
     while waiting or running:
         while waiting and len(running) < job["at_once"]:

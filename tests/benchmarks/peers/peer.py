@@ -1,7 +1,6 @@
 """A peer as a process: it loads the model, says how long that took, and answers jobs, one a line of JSON.
 
-A job names prompts as token ids, how many are in flight at once, the longest answer, and the tokens that end
-one.
+A job names prompts as token ids, how many are in flight at once, and how many tokens each answer has.
 """
 
 from __future__ import annotations
@@ -59,11 +58,9 @@ class Peer:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def answer(
-        self, prompts: Sequence[Sequence[int]], at_once: int, max_tokens: int, ends: Sequence[int]
-    ) -> Throughput:
+    def answer(self, prompts: Sequence[Sequence[int]], at_once: int, tokens: int) -> Throughput:
         """Raises ToolFailed."""
-        job = {"prompts": prompts, "at_once": at_once, "max_tokens": max_tokens, "ends": ends}
+        job = {"prompts": prompts, "at_once": at_once, "tokens": tokens}
         assert self._process.stdin
         with suppress(BrokenPipeError):  # what it said last is read
             self._process.stdin.write(json.dumps(job) + "\n")

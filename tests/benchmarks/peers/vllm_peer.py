@@ -55,9 +55,7 @@ def main() -> None:
     number = 0
     for line in sys.stdin:
         job = json.loads(line)
-        settings = SamplingParams(
-            temperature=0, max_tokens=job["max_tokens"], detokenize=False, stop_token_ids=job["ends"]
-        )
+        settings = SamplingParams(temperature=0, max_tokens=job["tokens"], detokenize=False, ignore_eos=True)
         began = time.perf_counter()
         waiting, running, generated = list(job["prompts"]), 0, 0
         while waiting or running:

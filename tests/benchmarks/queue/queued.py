@@ -26,7 +26,13 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def measure(
-    model: Path, prompts: list[str], max_tokens: int, slots: int, weights: str = AUTO, **options: Any
+    model: Path,
+    prompts: list[str],
+    max_tokens: int,
+    slots: int,
+    weights: str = AUTO,
+    ignore_eos: bool = False,
+    **options: Any,
 ) -> Throughput:
     """From starting the command to its results file; options: of whole_stack. Raises BenchmarkFailed."""
     with (
@@ -35,7 +41,7 @@ def measure(
     ):
         _run(url, ["Say hello."], 8, Path(folder) / "warm")
         started = time.perf_counter()
-        results = _run(url, prompts, max_tokens, Path(folder) / "timed")
+        results = _run(url, prompts, max_tokens, Path(folder) / "timed", ignore_eos)
         wall_s = time.perf_counter() - started
     usages = [row["response"]["body"]["usage"] for row in results]
     return Throughput(
@@ -81,10 +87,11 @@ def _beside_engine(
 
 
 def _run(
-    url: str, prompts: list[str], max_tokens: int, stem: Path
+    url: str, prompts: list[str], max_tokens: int, stem: Path, ignore_eos: bool = False
 ) -> list[dict[str, dict[str, dict[str, dict[str, int]]]]]:
     source, results = stem.with_suffix(".in.jsonl"), stem.with_suffix(".out.jsonl")
-    source.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts), encoding="utf-8")
+    rows = [{"prompt": prompt, "ignore_eos": ignore_eos} for prompt in prompts]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     command = [sys.executable, "-m", "cli", "run", str(source), "-o", str(results), "--url", url]
     done = subprocess.run(
         [*command, "--max-tokens", str(max_tokens), "--temperature", "0", "--no-progress"],
