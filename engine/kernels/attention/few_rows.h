@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../simd/functions.h"
+#include "../simd/number.h"
 #include "attention.h"
 
 #include <algorithm>
@@ -16,10 +17,6 @@ namespace {
 
 constexpr int BLOCK = 64;  // cells between two looks at the largest score
 constexpr int TILES = 16;  // of a row that one thread takes at most
-
-template <int N> struct Number {
-    static constexpr int value = N;
-};
 
 struct Head {  // of one row, over the cells of one unit
     const float * query;

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int QUERIES = 64;   // rows times heads
+constexpr int QUERIES = 128;  // rows times heads
 constexpr int VECTORS = 4;    // of sums beside each other
 
 struct Scratch {

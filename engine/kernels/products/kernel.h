@@ -4,6 +4,7 @@
 // a block, and blocks in their order: no result depends on the other rows, or on the number of threads.
 #pragma once
 
+#include "../simd/number.h"
 #include "products.h"
 
 #include <algorithm>
@@ -57,9 +58,9 @@ typename Simd::Ints add_products(typename Simd::Ints sum, typename Simd::Ints co
     else return Simd::add_products(sum, codes, with);
 }
 
-// ROWS rows by the outputs of a panel from `first` on, as many as a vector holds.
+// ROWS rows by the outputs of a panel from `first` on, as many as a vector holds. to: [ROWS][stride], of the panel.
 template <class Simd, WeightType TYPE, int ROWS>
-void multiply_rows(const Product & p, const Activations & activations, int64_t row, const uint8_t * panel, int first, float * to) {
+void multiply_rows(const Product & p, const Activations & activations, int64_t row, const uint8_t * panel, int first, float * to, int64_t stride) {
     using M = Meaning<TYPE>;
     using Floats = typename Simd::Floats;
     using Ints = typename Simd::Ints;
@@ -114,28 +115,34 @@ void multiply_rows(const Product & p, const Activations & activations, int64_t r
                 }
         }
     }
-    for (int r = 0; r < ROWS; r++) Simd::store(to + r * OUTPUTS + first, sums[r]);
+    for (int r = 0; r < ROWS; r++) Simd::store(to + r * stride + first, sums[r]);
 }
 
 template <class Simd, WeightType TYPE>
 void multiply_panel(const Product & p, const Activations & activations, int64_t row, int64_t end, int64_t panel) {
     const uint8_t * const weights = p.weights + panel * panel_bytes(TYPE, p.inputs);
     const int64_t outputs = std::min<int64_t>(OUTPUTS, p.outputs - panel * OUTPUTS);
-    alignas(64) float to[Simd::ROWS * OUTPUTS];
+    alignas(64) float last[Simd::ROWS * OUTPUTS];
     while (row < end) {
         const int rows = static_cast<int>(std::min<int64_t>(Simd::ROWS, end - row));
-        for (int first = 0; first < OUTPUTS; first += Simd::WIDTH) switch (rows) {
-            case 1: multiply_rows<Simd, TYPE, 1>(p, activations, row, weights, first, to); break;
-            case 2: multiply_rows<Simd, TYPE, 2>(p, activations, row, weights, first, to); break;
-            case 3: multiply_rows<Simd, TYPE, 3>(p, activations, row, weights, first, to); break;
-            case 4: multiply_rows<Simd, TYPE, 4>(p, activations, row, weights, first, to); break;
-            case 5: multiply_rows<Simd, TYPE, std::min(5, Simd::ROWS)>(p, activations, row, weights, first, to); break;
-            case 6: multiply_rows<Simd, TYPE, std::min(6, Simd::ROWS)>(p, activations, row, weights, first, to); break;
-            case 7: multiply_rows<Simd, TYPE, std::min(7, Simd::ROWS)>(p, activations, row, weights, first, to); break;
-            default: multiply_rows<Simd, TYPE, Simd::ROWS>(p, activations, row, weights, first, to);
+        float * const out = p.out + row * p.outputs + panel * OUTPUTS;
+        const bool whole = outputs == OUTPUTS;
+        const auto multiply = [&](auto number) {
+            constexpr int ROWS = std::min(decltype(number)::value, Simd::ROWS);
+            for (int first = 0; first < OUTPUTS; first += Simd::WIDTH)
+                multiply_rows<Simd, TYPE, ROWS>(p, activations, row, weights, first, whole ? out : last, whole ? p.outputs : OUTPUTS);
+        };
+        switch (rows) {
+            case 1: multiply(Number<1>{}); break;
+            case 2: multiply(Number<2>{}); break;
+            case 3: multiply(Number<3>{}); break;
+            case 4: multiply(Number<4>{}); break;
+            case 5: multiply(Number<5>{}); break;
+            case 6: multiply(Number<6>{}); break;
+            case 7: multiply(Number<7>{}); break;
+            default: multiply(Number<8>{});
         }
-        for (int r = 0; r < rows; r++)
-            std::memcpy(p.out + (row + r) * p.outputs + panel * OUTPUTS, to + r * OUTPUTS, sizeof(float) * outputs);
+        for (int r = 0; !whole && r < rows; r++) std::memcpy(out + r * p.outputs, last + r * OUTPUTS, sizeof(float) * outputs);
         row += rows;
     }
 }
