@@ -1,5 +1,5 @@
-// A ggml backend that takes from llama.cpp what is slow there: attention of decoded rows, and products with
-// quantised weights, which it packs when they are loaded. It leaves everything else to it.
+// A ggml backend that takes from llama.cpp what is slow there: attention, products with quantised weights, which it
+// packs when they are loaded, and the small operations between them. It leaves everything else to it.
 //
 // It is a device of type ACCEL, as BLAS is: each context made after it was loaded asks it about each operation, and
 // runs those that it supports between the processor's, on the same memory and the same threads.
@@ -12,7 +12,7 @@
 namespace {
 
 constexpr const char * NAME = "medusaq";
-constexpr const char * DESCRIPTION = "attention of decoded rows, and products with quantised weights";
+constexpr const char * DESCRIPTION = "attention, products with quantised weights, and what lies between";
 
 std::atomic<bool> enabled{true};
 
@@ -101,12 +101,6 @@ void * function(ggml_backend_reg_t, const char * name) {
     return std::strcmp(name, "ggml_backend_set_n_threads") == 0 ? reinterpret_cast<void *>(set_threads) : nullptr;
 }
 
-const Variant * named(const char * name) {
-    for (int i = 0; i < VARIANT_COUNT; i++)
-        if (std::strcmp(VARIANTS[i].name, name) == 0 && VARIANTS[i].runs()) return &VARIANTS[i];
-    return nullptr;
-}
-
 }  // namespace
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -126,12 +120,19 @@ EXPORTED ggml_backend_reg_t ggml_backend_init() {
 // The instruction set that is used; null where none fits.
 EXPORTED const char * medusaq_kernels_variant() { return variant() ? variant()->name : nullptr; }
 
+// For tests and comparisons. Returns whether this processor has it.
+EXPORTED int medusaq_kernels_use(const char * name) {
+    const Variant * const found = variant_named(name);
+    if (found) use(found);
+    return found != nullptr;
+}
+
 // Whether models that are loaded, and graphs that are built, from now on use the kernels; they do at first.
 EXPORTED void medusaq_kernels_enable(int on) { enabled = on != 0; }
 
 // For tests: one call by the named variant. Returns whether this processor has it.
 EXPORTED int medusaq_attend(const char * name, const Attention * call, int threads) {
-    const Variant * const by = named(name);
+    const Variant * const by = variant_named(name);
     if (!by) return 0;
     std::vector<float> partials(partial_numbers(*call));
     int64_t taken = 0;
@@ -144,7 +145,7 @@ EXPORTED int medusaq_attend(const char * name, const Attention * call, int threa
 
 // The same for a product. weights: as a file has them. in: [rows][row_numbers].
 EXPORTED int medusaq_multiply(const char * name, const Product * call, const float * in, size_t row_numbers, int threads) {
-    const Variant * const by = named(name);
+    const Variant * const by = variant_named(name);
     if (!by) return 0;
     std::vector<uint8_t> packed(packed_bytes(call->type, call->inputs, call->outputs));
     pack(call->type, call->inputs, call->outputs, call->weights, packed.data());

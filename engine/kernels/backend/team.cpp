@@ -1,7 +1,10 @@
 #include "team.h"
 
-#include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <omp.h>
+
+namespace {
 
 const Variant VARIANTS[] = {  // the fastest first
 #if defined(__x86_64__)
@@ -15,16 +18,29 @@ const Variant VARIANTS[] = {  // the fastest first
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
 #endif
 };
-const int VARIANT_COUNT = sizeof VARIANTS / sizeof VARIANTS[0];
 
-const Variant * variant() {
-    static const Variant * const chosen = [] {
-        for (const Variant & each : VARIANTS)
-            if (each.runs()) return &each;
-        return static_cast<const Variant *>(nullptr);
-    }();
-    return chosen;
+const Variant * fastest() {
+    for (const Variant & each : VARIANTS)
+        if (each.runs()) return &each;
+    return nullptr;
 }
+
+std::atomic<const Variant *> & chosen() {
+    static std::atomic<const Variant *> one{fastest()};
+    return one;
+}
+
+}  // namespace
+
+const Variant * variant() { return chosen(); }
+
+const Variant * variant_named(const char * name) {
+    for (const Variant & each : VARIANTS)
+        if (std::strcmp(each.name, name) == 0 && each.runs()) return &each;
+    return nullptr;
+}
+
+void use(const Variant * one) { chosen() = one; }
 
 namespace {
 

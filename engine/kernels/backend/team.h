@@ -18,9 +18,9 @@ struct Variant {
     bool (*runs)();
 };
 
-extern const Variant VARIANTS[];
-extern const int VARIANT_COUNT;
-const Variant * variant();  // the fastest that runs here; null where none does
+const Variant * variant();  // what is used: at first the fastest that runs here; null where none does
+const Variant * variant_named(const char * name);  // null where it does not run
+void use(const Variant *);
 
 // Memory of a context of llama.cpp, for what is kept between two steps.
 struct Scratch {

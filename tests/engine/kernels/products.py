@@ -76,7 +76,11 @@ class Numbers:
             type=TYPES.index(case.weights),
         )
         here, step = ctypes.c_void_p(activations.ctypes.data), ctypes.c_size_t(activations.strides[0] // 4)
-        return out if library.medusaq_multiply(variant.encode(), ctypes.byref(call), here, step, threads) else None
+        return (
+            out
+            if library.medusaq_multiply(variant.encode(), ctypes.byref(call), here, step, threads)
+            else None
+        )
 
     def expected(self) -> NDArray[np.float64]:
         """With activations rounded to bytes, in blocks; else exact."""

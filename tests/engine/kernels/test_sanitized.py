@@ -21,7 +21,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("calls", ["attention", "products"])
+@pytest.mark.parametrize("calls", ["attention", "graphs", "products"])
 def test_no_access_is_out_of_bounds_and_nothing_is_undefined(sanitized: Path, calls: str) -> None:
     runtime = subprocess.run(
         ["c++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
