@@ -41,12 +41,11 @@ struct Avx512 {
         return _mm512_mask_add_epi8(x, where, x, _mm512_set1_epi8(16));
     }
 
-    static Ints four(const int8_t * at) {
-        int32_t bytes;
-        std::memcpy(&bytes, at, sizeof bytes);
-        return _mm512_set1_epi32(bytes);
+    // with: 4 bytes, for all outputs. The intrinsic would load them by an instruction of their own.
+    static Ints add_products(Ints sum, Ints codes, const int8_t * with) {
+        asm("vpdpbusd %1%{1to16%}, %2, %0" : "+v"(sum) : "m"(*reinterpret_cast<const int32_t *>(with)), "v"(codes));
+        return sum;
     }
-    static Ints add_products(Ints sum, Ints codes, const int8_t * with) { return _mm512_dpbusd_epi32(sum, codes, four(with)); }
     static Ints add_signed_products(Ints sum, Ints codes, const int8_t * with) {
         return add_products(sum, _mm512_xor_si512(codes, _mm512_set1_epi8(-128)), with);
     }
