@@ -1,4 +1,4 @@
-"""A ggml backend in C++ for what is slow in llama.cpp: attention, and products with quantised weights.
+"""A ggml backend in C++ for the layers of a model: attention, products with quantised weights, and the rest.
 
 In: the compiler and the headers that are here.
 Out: a library that llama.cpp loads; engine/llama/kernels.py does.

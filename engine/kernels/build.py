@@ -1,4 +1,4 @@
-"""Compiles the kernels, once for each environment: `python -m engine.kernels.build`.
+"""Compiles the kernels, once for each environment: `python -m engine.kernels`.
 
 The library lies beside llama.cpp's, or in the cache folder where that is not writable. It holds a variant for
 each set of instructions, and so runs on every processor of its kind.

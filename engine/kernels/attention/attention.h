@@ -37,6 +37,9 @@ constexpr int MANY_ROWS = 64;  // of a stream, as in llama.cpp: from then on row
 constexpr int CHUNK = 256;   // cells that one thread takes; the partial results are merged in their order
 constexpr int TOGETHER = 4;  // heads at most, as far as registers go
 
+// K and V of a kv head, from the first cell of the stream on: streams may share theirs.
+inline const char * k_of(const Attention & a, int64_t stream, int64_t kv_head) { return a.k + stream / (a.streams / a.kv_streams) * a.k_stream + kv_head * a.k_head; }
+inline const char * v_of(const Attention & a, int64_t stream, int64_t kv_head) { return a.v + stream / (a.streams / a.kv_streams) * a.v_stream + kv_head * a.v_head; }
 inline int64_t heads(const Attention & a) { return a.kv_heads * a.heads_per_kv; }
 inline int64_t tiles_per_kv(const Attention & a) { return (a.heads_per_kv + TOGETHER - 1) / TOGETHER; }
 inline int64_t chunks(const Attention & a) { return (a.cells + CHUNK - 1) / CHUNK; }
@@ -60,7 +63,7 @@ struct AttentionFunctions {
     // What one of `threads` threads does. taken: 0 before the first of them begins. partials: partial_numbers().
     void (*attend)(const Attention &, float * partials, int64_t & taken, int threads);
     // Where there are partial results, for each row, after that.
-    void (*merge_row)(const Attention &, const float * partials, int64_t stream, int64_t row);
+    void (*merge_row)(const Attention &, float * partials, int64_t stream, int64_t row);
 };
 
 extern const AttentionFunctions ATTENTION_AVX2, ATTENTION_AVX512;

@@ -190,19 +190,16 @@ struct Units {
         return true;
     }
 
-    const char * k(const Unit & u, int64_t kv_head) const { return a.k + u.stream / (a.streams / a.kv_streams) * a.k_stream + kv_head * a.k_head + u.begin * a.k_cell; }
-    const char * v(const Unit & u, int64_t kv_head) const { return a.v + u.stream / (a.streams / a.kv_streams) * a.v_stream + kv_head * a.v_head + u.begin * a.v_cell; }
-
     // The first block from `b` on that is seen; of u, then of `after`, which may be null.
     Fetch fetch(const Unit & u, int b, const Unit * after) const {
         Fetch to{};
         while (b < CHUNK / BLOCK && !u.bits[b]) b++;
         if (b == CHUNK / BLOCK) return after ? fetch(*after, 0, nullptr) : to;
-        const int64_t first = u.tile / tiles_per_kv(a), others = (u.tile + u.tiles - 1) / tiles_per_kv(a) - first;
+        const int64_t at = u.begin + b * BLOCK, first = u.tile / tiles_per_kv(a), others = (u.tile + u.tiles - 1) / tiles_per_kv(a) - first;
         to.k_cell = a.k_cell, to.v_cell = a.v_cell;
-        to.k = k(u, first) + b * BLOCK * a.k_cell, to.v = v(u, first) + b * BLOCK * a.v_cell;
+        to.k = k_of(a, u.stream, first) + at * a.k_cell, to.v = v_of(a, u.stream, first) + at * a.v_cell;
         to.k_bytes = cell_bytes(a, a.head_k) + others * a.k_head, to.v_bytes = cell_bytes(a, a.head_v) + others * a.v_head;
-        to.cells = std::min<int64_t>(BLOCK, u.end - u.begin - b * BLOCK);
+        to.cells = std::min<int64_t>(BLOCK, u.end - at);
         return to;
     }
 };
@@ -214,10 +211,11 @@ void attend_unit(const Units & units, const Unit & u, const Unit * after, Head *
         if (!u.bits[b]) continue;
         Fetch fetch = units.fetch(u, b + 1, after);
         fetch.steps = static_cast<int>(u.tiles) * (BLOCK / Simd::CELLS);
-        const int count = std::min<int64_t>(BLOCK, u.end - u.begin - b * BLOCK);
+        const int64_t at = u.begin + b * BLOCK;
+        const int count = std::min<int64_t>(BLOCK, u.end - at);
         for (int64_t n = u.tile; n < u.tile + u.tiles; n++) {
             const int64_t kv_head = n / tiles_per_kv(a), first = first_head(a, n);
-            const char * k = units.k(u, kv_head) + b * BLOCK * a.k_cell, * v = units.v(u, kv_head) + b * BLOCK * a.v_cell;
+            const char * k = k_of(a, u.stream, kv_head) + at * a.k_cell, * v = v_of(a, u.stream, kv_head) + at * a.v_cell;
             Head * of_tile = heads + first - first_head(a, u.tile);
             const auto attend = [&](auto number) {
                 attend_block<Simd, Cell, decltype(number)::value>(a, of_tile, k, v, count, u.bits[b], u.added + b * BLOCK, fetch);
@@ -295,11 +293,11 @@ template <class Simd> void attend_few(const Attention & a, float * partials, int
 }
 
 // A row from the partial results of its chunks, in their order.
-template <class Simd> void merge_row(const Attention & a, const float * partials, int64_t stream, int64_t row) {
+template <class Simd> void merge_row(const Attention & a, float * partials, int64_t stream, int64_t row) {
     for (int64_t h = 0; h < heads(a); h++) {
         Head whole = new_head(a, stream, row, h, out_of(a, stream, row, h));
         for (int64_t chunk = 0; chunk < chunks(a); chunk++) {
-            const float * const from = partial_of(a, const_cast<float *>(partials), stream, row, chunk, h);
+            const float * const from = partial_of(a, partials, stream, row, chunk, h);
             merge<Simd>(whole, from[0], from[1], from + 2, a.head_v);
         }
         finish_head<Simd>(a, h, whole);

@@ -104,9 +104,7 @@ void attend_block(const Attention & a, Query * const * queries, const char * v, 
 // Queries `first` to `end` - 1 of a kv head: its heads of the first row, then of the next.
 template <class Simd, class Cell>
 void attend_queries(const Attention & a, int64_t stream, int64_t kv_head, int64_t first, int64_t end, Scratch & scratch) {
-    const int64_t kv_stream = stream / (a.streams / a.kv_streams);
-    const char * const k = a.k + kv_stream * a.k_stream + kv_head * a.k_head;
-    const char * const v = a.v + kv_stream * a.v_stream + kv_head * a.v_head;
+    const char * const k = k_of(a, stream, kv_head), * const v = v_of(a, stream, kv_head);
     Query queries[QUERIES];
     for (int64_t n = first; n < end; n++) {
         const int64_t row = n / a.heads_per_kv, head = kv_head * a.heads_per_kv + n % a.heads_per_kv;

@@ -5,12 +5,6 @@
 
 namespace {
 
-float parameter(const ggml_tensor * op, int n) {
-    float value;
-    std::memcpy(&value, op->op_params + n, sizeof value);
-    return value;
-}
-
 bool cell_type(const ggml_tensor * k, CellType & type) {
     switch (k->type) {
         case GGML_TYPE_F16: type = CellType::F16; return true;
@@ -71,12 +65,11 @@ void merge_row(const Step & step, Scratch & scratch, int64_t row) {
 }  // namespace
 
 void plan_attention(const ggml_tensor * op, Scratch & scratch, Plan & plan) {
-    const auto reads = [](const ggml_tensor * t) { return Access{t ? t->data : nullptr, t ? ggml_nbytes(t) : 0, 0, 0, false}; };
     const Attention a = attention_of(op);
     const size_t partials = partial_numbers(a);
     if (scratch.partials.size() < partials) scratch.partials.resize(partials);
-    const Access kept{&scratch.partials, 1, 0, 0, true}, out{op->data, ggml_nbytes(op), 0, 0, true};
-    plan.add({op, 0, nullptr, attend}, {reads(op->src[0]), reads(op->src[1]), reads(op->src[2]), reads(op->src[3]), kept, out});
+    const Access kept{&scratch.partials, 1, 0, 0, true}, mask = op->src[3] ? of_all(op->src[3], false) : Access{};
+    plan.add({op, 0, nullptr, attend}, {of_all(op->src[0], false), of_all(op->src[1], false), of_all(op->src[2], false), mask, kept, of_all(op, true)});
     if (partials) plan.add({op, a.streams * a.rows, merge_row, nullptr}, {kept, {op->data, ggml_nbytes(op), op->nb[2], a.streams * a.rows, true}});
 }
 
@@ -137,5 +130,5 @@ void plan_product(const ggml_tensor * op, Scratch & scratch, Plan & plan) {
         plan.rounded = in;
     }
     rounded.stride = 0, rounded.writes = false;
-    plan.add({op, 0, nullptr, multiply}, {rounded, {op->data, ggml_nbytes(op), 0, 0, true}});
+    plan.add({op, 0, nullptr, multiply}, {rounded, of_all(op, true)});
 }

@@ -3,6 +3,16 @@
 
 #include "team.h"
 
+#include <cstring>
+
+inline float parameter(const ggml_tensor * op, int n) {
+    float value;
+    std::memcpy(&value, op->op_params + n, sizeof value);
+    return value;
+}
+
+inline Access of_all(const ggml_tensor * t, bool writes) { return {t->data, ggml_nbytes(t), 0, 0, writes}; }
+
 bool supports_attention(const ggml_tensor * op);
 void plan_attention(const ggml_tensor * op, Scratch &, Plan &);
 

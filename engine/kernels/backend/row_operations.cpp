@@ -6,20 +6,12 @@
 
 namespace {
 
-float parameter(const ggml_tensor * op, int n) {
-    float value;
-    std::memcpy(&value, op->op_params + n, sizeof value);
-    return value;
-}
-
 // A token is an element of the last dimension. Rows of several heads lie in the one before.
 int token_dimension(const ggml_tensor * t) { return t->ne[2] > 1 ? 2 : 1; }
 
 Access of_tokens(const ggml_tensor * t, int dimension, bool writes) {
     return {t->data, ggml_nbytes(t), t->nb[dimension], t->ne[dimension], writes};
 }
-
-Access of_all(const ggml_tensor * t, bool writes) { return {t->data, ggml_nbytes(t), 0, 0, writes}; }
 
 const float * row(const ggml_tensor * t, int64_t n, int64_t further = 0) {
     return reinterpret_cast<const float *>(static_cast<const char *>(t->data) + n * t->nb[1] + further * t->nb[2]);

@@ -1,25 +1,19 @@
+#include "../simd/avx2.h"
 #include "kernel.h"
-
-#include <immintrin.h>
 
 namespace {
 
-struct Avx2 {
-    using Floats = __m256;
+struct Avx2Products : Avx2 {
+    using Floats = Vector;
     using Ints = __m256i;
-    static constexpr int WIDTH = 8;
     static constexpr int ROWS = 4;  // as many sums as registers hold
     static constexpr int OFFSET_OF_SIGNED = 0;
 
-    static Floats zero() { return _mm256_setzero_ps(); }
-    static Floats all(float x) { return _mm256_set1_ps(x); }
+    using Avx2::all;
     static Ints all(int x) { return _mm256_set1_epi32(x); }
-    static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-    static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
     static Floats minus_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
     static Floats floats(Ints x) { return _mm256_cvtepi32_ps(x); }
-    static void store(float * to, Floats x) { _mm256_storeu_ps(to, x); }
-    static Floats halves(const uint8_t * from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))); }
+    static Floats halves(const uint8_t * from) { return F16::load(reinterpret_cast<const char *>(from), 0); }
     static Floats unsigned_bytes(const uint8_t * from) {
         return floats(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
     }
@@ -79,4 +73,4 @@ struct Avx2 {
 
 }  // namespace
 
-const ProductFunctions PRODUCTS_AVX2 = PRODUCT_FUNCTIONS<Avx2>;
+const ProductFunctions PRODUCTS_AVX2 = PRODUCT_FUNCTIONS<Avx2Products>;

@@ -1,25 +1,19 @@
+#include "../simd/avx512.h"
 #include "kernel.h"
-
-#include <immintrin.h>
 
 namespace {
 
-struct Avx512 {
-    using Floats = __m512;
+struct Avx512Products : Avx512 {
+    using Floats = Vector;
     using Ints = __m512i;
-    static constexpr int WIDTH = 16;
     static constexpr int ROWS = 8;  // as many sums as registers hold
     static constexpr int OFFSET_OF_SIGNED = -128;
 
-    static Floats zero() { return _mm512_setzero_ps(); }
-    static Floats all(float x) { return _mm512_set1_ps(x); }
+    using Avx512::all;
     static Ints all(int x) { return _mm512_set1_epi32(x); }
-    static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-    static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static Floats minus_product(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
     static Floats floats(Ints x) { return _mm512_cvtepi32_ps(x); }
-    static void store(float * to, Floats x) { _mm512_storeu_ps(to, x); }
-    static Floats halves(const uint8_t * from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from))); }
+    static Floats halves(const uint8_t * from) { return F16::load(reinterpret_cast<const char *>(from), 0); }
     static Floats unsigned_bytes(const uint8_t * from) {
         return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
     }
@@ -67,4 +61,4 @@ struct Avx512 {
 
 }  // namespace
 
-const ProductFunctions PRODUCTS_AVX512 = PRODUCT_FUNCTIONS<Avx512>;
+const ProductFunctions PRODUCTS_AVX512 = PRODUCT_FUNCTIONS<Avx512Products>;

@@ -69,7 +69,7 @@ void multiply_rows(const Product & p, const Activations & activations, int64_t r
     const int8_t * const bytes = activations.bytes + row * p.inputs;
     const ActivationBlock * const blocks = activations.blocks + row * count;
     Floats sums[ROWS];
-    for (int r = 0; r < ROWS; r++) sums[r] = Simd::zero();
+    for (int r = 0; r < ROWS; r++) sums[r] = Simd::all(0.0f);
     const uint8_t * at = panel;
     for (int64_t n = 0; n < count;) {
         const uint8_t * const head = at;
@@ -87,7 +87,7 @@ void multiply_rows(const Product & p, const Activations & activations, int64_t r
                 if constexpr (M::HAS_MIN) min = Simd::halves(at + 2 * (OUTPUTS + first));
             }
             const uint8_t * const low = at + M::LAYOUT.scale_bytes;
-            if (ROWS > 1 && row % CHUNK_ROWS == 0)  // one row waits for nothing but memory
+            if (ROWS > 1 && first == 0 && row % CHUNK_ROWS == 0)  // one row waits for nothing but memory
                 for (int line = 0; line < M::LAYOUT.block_bytes(); line += 64) __builtin_prefetch(at + AHEAD + line, 0, 2);
             Ints sum[ROWS];
 #pragma GCC unroll 4
@@ -122,11 +122,11 @@ template <class Simd, WeightType TYPE>
 void multiply_panel(const Product & p, const Activations & activations, int64_t row, int64_t end, int64_t panel) {
     const uint8_t * const weights = p.weights + panel * panel_bytes(TYPE, p.inputs);
     const int64_t outputs = std::min<int64_t>(OUTPUTS, p.outputs - panel * OUTPUTS);
+    const bool whole = outputs == OUTPUTS;
     alignas(64) float last[Simd::ROWS * OUTPUTS];
     while (row < end) {
         const int rows = static_cast<int>(std::min<int64_t>(Simd::ROWS, end - row));
         float * const out = p.out + row * p.outputs + panel * OUTPUTS;
-        const bool whole = outputs == OUTPUTS;
         const auto multiply = [&](auto number) {
             constexpr int ROWS = std::min(decltype(number)::value, Simd::ROWS);
             for (int first = 0; first < OUTPUTS; first += Simd::WIDTH)
