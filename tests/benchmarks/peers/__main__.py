@@ -3,8 +3,8 @@
     python -m tests.benchmarks.peers --server PATH/llama-server [--prompts FILE] [--limit N] [--record [FILE]]
 
 OpenVINO GenAI and vLLM for CPUs are installed into environments of their own, once. Turns are interleaved.
-Each answer has exactly so many tokens, so that all do the same work. Loading a model is not counted; the start
-of the command `medusaq run` is. A peer that does not work is named.
+Each answer has exactly so many tokens: all do the same work. Loading a model is not counted; the start of the
+command `medusaq run` is. A peer that does not work is named.
 """
 
 from __future__ import annotations
