@@ -21,7 +21,7 @@ class BlockingConnection:
     """Waits in the calling thread."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._http = httpx.Client(base_url=url, headers=headers, trust_env=_proxied(url))
+        self._http = httpx.Client(base_url=url, headers=headers, **_options(url))
 
     def close(self) -> None:
         self._http.close()
@@ -66,7 +66,7 @@ class AsyncConnection:
     """The same for asyncio."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, trust_env=_proxied(url))
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, **_options(url))
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -113,6 +113,7 @@ def _request(http: httpx.Client | httpx.AsyncClient, send: Send) -> httpx.Reques
     return http.build_request(send.method, send.path, timeout=timeout, **send.options)
 
 
-def _proxied(url: str) -> bool:
-    """Whether to use the environment's proxy settings: never for this machine."""
-    return not is_loopback(httpx.URL(url).host)
+def _options(url: str) -> dict[str, Any]:
+    """The environment's proxy settings are never used for this machine, and certificates not without TLS."""
+    parts = httpx.URL(url)
+    return {"trust_env": not is_loopback(parts.host), "verify": parts.scheme == "https"}

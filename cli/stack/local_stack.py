@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import httpx
-import redis
 
 from cli.base.errors import CliError
 from cli.base.installing import to_install
@@ -259,6 +258,8 @@ class Stack:
 
     def _redis_answers(self) -> bool:
         """Whether Redis is ready. Raises CliError if the gateway must not be started on its address."""
+        import redis  # not needed for runs over another stack
+
         client = redis.Redis(LOOPBACK, self._redis_port, socket_timeout=1.0)
         try:
             client.ping()

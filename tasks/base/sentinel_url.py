@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from tasks.base.credentials import HiddenPassword
-
 SCHEME, TLS_SCHEME = "redis+sentinel", "rediss+sentinel"
 DEFAULT_PORT = 26379
 
@@ -58,6 +56,8 @@ class SentinelUrl:
         if self.tls:
             own["ssl"] = True
         secret = self.sentinel_password
+        from tasks.base.credentials import HiddenPassword  # redis-py, which no client of the gateway needs
+
         return own if secret is None else {**own, "credential_provider": HiddenPassword(secret)}
 
     def client_options(self) -> dict[str, Any]:
