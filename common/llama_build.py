@@ -36,6 +36,7 @@ from common.processor import processor, usable_cores
 LLAMA_CPP = "llama-cpp-python"
 LIBRARY_VARIABLE = "LLAMA_CPP_LIB_PATH"  # the folder of the libraries, as llama_cpp reads it
 USE_VARIABLE = "MEDUSAQ_LLAMA_CPP"  # how a process that tries, or has tried, uses it
+KERNELS_VARIABLE = "MEDUSAQ_KERNELS"  # which of medusaq's compute: a variant, or off; unset is the fastest
 TRIAL = "engine.tools.decode_trial"
 TRIAL_S = 900.0  # for a large model from a slow disk
 BUILD_S = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
-from common.llama_build import BuildDies, has_decoded, rebuild, signal_name, try_build
+from common.llama_build import KERNELS_VARIABLE, BuildDies, has_decoded, rebuild, signal_name, try_build
 from common.processor import flags, usable_cores
 from common.units import size
 from tasks.base.settings import Settings
@@ -98,7 +98,10 @@ def kernels() -> Iterator[Finding]:
     line = (ended.stdout.strip() or ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1]
     if ended.returncode:
         what = f"llama.cpp computes with its own, which are slower: {line}"
-        yield warn("kernels", what, f"install a C++ compiler, then: {sys.executable} -m {KERNEL_BUILD}")
+        mend = f"install a C++ compiler, then: {sys.executable} -m {KERNEL_BUILD}"
+        if KERNELS_VARIABLE in line:
+            mend = f"unset {KERNELS_VARIABLE}"
+        yield warn("kernels", what, mend)
     else:
         yield ok("kernels", line)
 

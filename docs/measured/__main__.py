@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from docs.measured import cells, million, throughput
+from docs.measured import cells, million, peers
 from docs.measured.blocks import rendered
 from docs.measured.figures import Table, newest, read
 
 ROOT = Path(__file__).parents[2]
-CHARTS = {chart.PICTURE.stem: chart for chart in (throughput, cells, million)}
+CHARTS = {chart.PICTURE.stem: chart for chart in (peers, cells, million)}
 
 
 def documents() -> list[Path]:

@@ -114,7 +114,7 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
             max_rows=max(limits.shared, limits.prompts),
             threads=config.threads,
             kv_type=config.kv_type,
-            companion_row=config.batch_invariant,
+            companion_row=config.batch_invariant and model.companion_row,
         ),
         seq_ids=config.slots,
         leaf_ids=range(config.slots, config.slots + leaf_ids),
@@ -165,7 +165,7 @@ def _lane_context(config: EngineConfig, model: Model, limits: RowLimits, lanes: 
         max_rows=max(limits.lanes, limits.prompts),
         threads=config.threads,
         kv_type=config.kv_type,
-        companion_row=config.batch_invariant,
+        companion_row=config.batch_invariant and model.companion_row,
         streams=True,
     )
 

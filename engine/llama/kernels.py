@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import llama_cpp
 
-from common.llama_build import Use, verdict
+from common.llama_build import KERNELS_VARIABLE, Use, verdict
 from engine.kernels.build import KernelsMissing, library
 from engine.llama.ggml_tensors import ggml_function
 from engine.llama.log import collect_log
 
+OFF = "off"
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +45,9 @@ def load_kernels() -> Kernels:
 
 
 def _load() -> Kernels:
+    choice = os.environ.get(KERNELS_VARIABLE, "")
+    if choice == OFF:
+        return Kernels(missing=f"{KERNELS_VARIABLE} is {OFF}")
     if verdict().use is not Use.AS_BUILT:
         return Kernels(missing="nothing but plain buffers is used here")
     if "OPENMP = 1" not in llama_cpp.llama_print_system_info().decode():
@@ -54,10 +59,21 @@ def _load() -> Kernels:
     collect_log()
     if not ggml_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)(str(path).encode()):
         return Kernels(missing=f"{path} cannot be loaded")
-    variant = ctypes.CDLL(str(path)).medusaq_kernels_variant
-    variant.restype = ctypes.c_char_p
-    name = variant()
+    ours = ctypes.CDLL(str(path))
+    if choice and not ours.medusaq_kernels_use(choice.encode()):
+        log.warning("%s: this processor has no variant %s", KERNELS_VARIABLE, choice)
+    ours.medusaq_kernels_variant.restype = ctypes.c_char_p
+    name = ours.medusaq_kernels_variant()
     return Kernels(path, name.decode()) if name else Kernels(missing="this processor has no AVX2")
+
+
+def attentions_computed() -> int:
+    """How often they have computed a layer's attention in this process."""
+    if not (path := load_kernels().path):
+        return 0
+    count = ctypes.CDLL(str(path)).medusaq_kernels_attentions
+    count.restype = ctypes.c_int64
+    return int(count())
 
 
 def enable_kernels(on: bool) -> None:

@@ -63,6 +63,8 @@ def build() -> str:
 class Model:
     """The weights and the vocabulary of a GGUF. Contexts run it: see engine/llama/context.py."""
 
+    companion_row = True  # whether batch-invariant calls of one row need a second: see Context
+
     def __init__(
         self,
         path: str,

@@ -46,7 +46,7 @@ def row_timer(model: Model, config: EngineConfig, piece: Piece = nullcontext) ->
             max_rows=max(before, largest),
             threads=config.threads,
             kv_type=config.kv_type,
-            companion_row=config.batch_invariant,
+            companion_row=config.batch_invariant and model.companion_row,
         )
 
     def extend(count: int) -> float:

@@ -3,8 +3,9 @@
 llama.cpp's tiled kernels, for K- and I-quants from eight rows on, sum in another order than those for fewer.
 So they take any number of rows here, also of an expert: a lone request is slower than with those for few,
 while sixteen and prompts are faster. Of repacked weights some kernels (Q4_K, Q2_K) sum in another order where
-they take four rows together: such a model is loaded as it is in its file. Whether all this suffices, on this
-processor and for this file, is tried.
+they take four rows together: such a model is loaded as it is in its file. A lone row gets a companion, unless
+our kernels compute all that depends on it. Whether all this suffices, on this processor and for this file, is
+tried.
 """
 
 from __future__ import annotations
@@ -24,35 +25,38 @@ from engine.core.token_tree import EMPTY_DRAFT
 from engine.host.measurement_cache import identity
 from engine.llama.context import Context, DecodeError
 from engine.llama.ggml_tensors import GgmlTensor, ProductWatcher, numbers_of
-from engine.llama.model import Model
+from engine.llama.kernels import attentions_computed
+from engine.llama.model import Model, read_shape
 
 TILED_KERNELS = "GGML_CPU_TILED_MM_FORCE"  # read by llama.cpp once, when it first needs to know
 TOKEN = 5  # any
 SEVERAL = 7  # rows: four together, and three
 MANY = 39  # more than any kernel takes together, and again some that are left
-_tried: dict[str, int | None] = {}  # in this process: differing_rows()
+_tried: dict[str, int | None] = {}  # in this process: differing_rows(), by all that it depends on
 log = logging.getLogger(__name__)
 
 
 def load_invariant(path: str, load: Callable[[bool], Model], config: EngineConfig) -> Model:
-    """The model by load(extra_buffers), with repacked weights where that changes nothing.
+    """The model by load(extra_buffers), with repacked weights, and without companion rows, where that changes
+    nothing.
 
     path: of the weights. Raises ModelLoadError for a model whose rows depend on how many there are: on this
     processor, or because this process has computed in another mode before, and so chosen other kernels.
     """
     for extra_buffers in (True, False):
         model = load(extra_buffers)
-        key = repr((identity(path), extra_buffers, config.threads))
-        if key not in _tried:
-            try:
-                _tried[key] = differing_rows(model, config)
-            except (DecodeError, ImportanceError) as error:
-                raise ModelLoadError(
-                    f"{path}: cannot be tried for batch_invariant: {error.message}"
-                ) from error
-        rows = _tried[key]
-        if rows is None:
-            return model
+        for model.companion_row in (False, True):
+            key = repr((identity(path), extra_buffers, model.companion_row, config.threads))
+            if key not in _tried:
+                try:
+                    _tried[key] = differing_rows(model, config)
+                except (DecodeError, ImportanceError) as error:
+                    raise ModelLoadError(
+                        f"{path}: cannot be tried for batch_invariant: {error.message}"
+                    ) from error
+            rows = _tried[key]
+            if rows is None:
+                return model
         log.info("%s: llama.cpp's repacked weights are not used, since they make %d rows differ", path, rows)
         description = model.description
         del model  # before it is loaded again: both at once may be more memory than there is
@@ -65,12 +69,13 @@ def load_invariant(path: str, load: Callable[[bool], Model], config: EngineConfi
 
 def differing_rows(model: Model, config: EngineConfig) -> int | None:
     """The smallest tried number of rows for which a product with a matrix is not that of a lone row, to the
-    bit; None if there is none.
+    bit; None if there is none. Without companion rows also 1, if llama.cpp computes attention of a layer,
+    which sums in another order for a lone row over many cells.
 
     Raises ModelLoadError or DecodeError, and ImportanceError where products cannot be watched.
     """
     sequences = MANY if model.can_share_prefixes else config.slots  # states of recurrent ones are large
-    products = _Products()
+    products, layers = _Products(), read_shape(model.path).layers
     with _tiled_kernels():
         context = Context(
             model,
@@ -78,15 +83,18 @@ def differing_rows(model: Model, config: EngineConfig) -> int | None:
             seq_ids=sequences,
             max_rows=MANY,
             threads=config.threads,
-            companion_row=True,
+            companion_row=model.companion_row,
             watcher=products,
         )
         try:
             several, many = (min(count, sequences) for count in (SEVERAL, MANY))
             for count, length in ((1, 1), (several, 1), (many, 1), (1, MANY)):
                 products.alike = length == 1
+                before = attentions_computed()
                 _decode(context, count, length)
                 products.check()
+                if not model.companion_row and attentions_computed() - before < layers:
+                    return 1
                 if products.differ:
                     return count * length
             return None
@@ -97,7 +105,9 @@ def differing_rows(model: Model, config: EngineConfig) -> int | None:
 def _decode(context: Context, sequences: int, length: int) -> None:
     rows = RowsBuilder()
     for seq_id in range(sequences):
-        rows.add(seq_id, [TOKEN] * length, 0, EMPTY_DRAFT)
+        rows.add(seq_id, [TOKEN], 0, EMPTY_DRAFT)  # whose output is compared
+        if length > 1:
+            rows.add(seq_id, [TOKEN] * (length - 1), 1, EMPTY_DRAFT, output=False)
     context.decode(rows.build())
     for seq_id in range(sequences):
         context.truncate(seq_id, 0)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from common.llama_build import USE_VARIABLE
+from common.llama_build import KERNELS_VARIABLE, USE_VARIABLE
 
 ENV_PREFIX = "MEDUSAQ_"
 ENV_FILE = Path(".env")
 
 # Variables that are known but not settings.
-USERS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}  # set by users for the command and the compiler
+# Set by users, for the command, the compiler and the engine.
+USERS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER", KERNELS_VARIABLE}
 METRICS_PORTS = "MEDUSAQ_METRICS_PORTS"  # on which the workers of a stack serve their own metrics
 OURS = {
     "MEDUSAQ_READY_FD",

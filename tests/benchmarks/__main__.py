@@ -20,7 +20,6 @@ from statistics import median
 from cli.base.errors import CliError
 from common.processor import usable_cores
 from docs.measured import cells as cells_chart
-from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.llama.model import default_model_path
@@ -100,24 +99,19 @@ def throughput(options: argparse.Namespace, report: Report) -> None:
     shipped = [_show("weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))]
     found = engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens)
     alone_shipped = [_show("the engine, as shipped", found)]
-    systems = [
-        System("llama-cpp-python, one by one", False, serial),
-        System(f"llama-server -np {SLOTS}", False, theirs),
-        System("medusaq run", True, whole),
-        System("medusaq run, weights as shipped", True, shipped),
-        System("the engine alone", True, alone),
-        System("the engine alone, weights as shipped", True, alone_shipped),
-    ]
+    systems = {
+        "llama-cpp-python, one by one": serial,
+        f"llama-server -np {SLOTS}": theirs,
+        "medusaq run": whole,
+        "medusaq run, weights as shipped": shipped,
+        "the engine alone": alone,
+        "the engine alone, weights as shipped": alone_shipped,
+    }
     with report.table("throughput", "system", "tokens/s", "medusaq run, to it") as table:
-        for system in (system for system in systems if system.tokens_per_s):
-            ratio = median(whole) / median(system.tokens_per_s)
-            table.row(system.name, spread(system.tokens_per_s), f"{ratio:.2f}")
+        for name, speeds in systems.items():
+            if speeds:
+                table.row(name, spread(speeds), f"{median(whole) / median(speeds):.2f}")
         table.note(f"{len(prompts)} prompts, at most {tokens} tokens each.")
-        table.data["systems"] = [
-            asdict(each) | {"tokens_per_s": [round(run, 1) for run in each.tokens_per_s]}
-            for each in systems[:4]
-            if each.tokens_per_s
-        ]
 
 
 def ceiling(options: argparse.Namespace, report: Report) -> None:

@@ -15,6 +15,7 @@ constexpr const char * NAME = "medusaq";
 constexpr const char * DESCRIPTION = "attention, products with quantised weights, and what lies between";
 
 std::atomic<bool> enabled{true};
+std::atomic<int64_t> attentions{0};  // calls of FLASH_ATTN_EXT that were computed
 
 ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     Scratch & scratch = *static_cast<Scratch *>(backend->context);
@@ -22,7 +23,7 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph * graph) {
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         const ggml_tensor * node = ggml_graph_node(graph, i);
         if (ggml_is_empty(node)) continue;
-        if (node->op == GGML_OP_FLASH_ATTN_EXT) plan_attention(node, scratch, plan);
+        if (node->op == GGML_OP_FLASH_ATTN_EXT) plan_attention(node, scratch, plan), attentions++;
         else if (node->op == GGML_OP_MUL_MAT) plan_product(node, scratch, plan);
         else plan_rows(node, scratch, plan);
     }
@@ -129,6 +130,9 @@ EXPORTED int medusaq_kernels_use(const char * name) {
 
 // Whether models that are loaded, and graphs that are built, from now on use the kernels; they do at first.
 EXPORTED void medusaq_kernels_enable(int on) { enabled = on != 0; }
+
+// How often they have computed attention in this process.
+EXPORTED int64_t medusaq_kernels_attentions() { return attentions; }
 
 // For tests: one call by the named variant. Returns whether this processor has it.
 EXPORTED int medusaq_attend(const char * name, const Attention * call, int threads) {

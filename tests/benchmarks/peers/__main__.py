@@ -57,11 +57,11 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, report: Report) -> None:
     prompts = load_spec_bench(options.prompts, options.limit)
+    columns = ("system", "at once", "tokens/s", "medusaq run, to it")
+    many = len(prompts) > LIMIT
+    recorded = report.table("peers-many", *columns) if many else report.table("peers", *columns)
     open_model(EngineConfig(model=str(options.model), slots=max(options.at_once)))  # measures, once
-    with (
-        ExitStack() as stack,
-        report.table("peers", "system", "at once", "tokens/s", "medusaq run, to it") as table,
-    ):
+    with ExitStack() as stack, recorded as table:
         systems, missing = _systems(options, prompts, stack)
         for at_once in options.at_once:
             found: dict[str, list[float]] = {name: [] for name in systems}

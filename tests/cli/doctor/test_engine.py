@@ -15,7 +15,7 @@ import pytest
 
 from cli.doctor import engine
 from cli.doctor.findings import Finding, Grade, fail, guarded, ok
-from common.llama_build import USE_VARIABLE, Use
+from common.llama_build import KERNELS_VARIABLE, USE_VARIABLE, Use
 from engine import EngineConfig
 from engine.host.measurement_cache import write_measurement
 from engine.llama.devices import devices
@@ -138,6 +138,12 @@ def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         "llama.cpp computes with its own, which are slower: nothing but plain buffers is used here"
     )
     assert found.mend.endswith(" -m engine.kernels")
+
+
+def test_kernels_that_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, "off")
+    [found] = engine.kernels()
+    assert (found.grade, found.mend) == (Grade.WARN, "unset MEDUSAQ_KERNELS")
 
 
 def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

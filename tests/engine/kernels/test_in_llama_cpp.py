@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from common.llama_build import KERNELS_VARIABLE
 from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import EMPTY_DRAFT
 from engine.kernels.build import KernelsMissing
@@ -72,3 +73,24 @@ def test_why_there_are_none_is_said(
     assert caplog.messages == [
         "llama.cpp computes with its own kernels, which are slower: there is no compiler"
     ]
+
+
+def test_the_variable_turns_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNELS_VARIABLE, "off")
+    assert load_kernels.__wrapped__().missing == "MEDUSAQ_KERNELS is off"
+
+
+def test_the_variable_chooses_a_variant(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fastest = load_kernels()
+    try:
+        monkeypatch.setenv(KERNELS_VARIABLE, "AVX2")
+        chosen = load_kernels.__wrapped__()
+        monkeypatch.setenv(KERNELS_VARIABLE, "AVX3")
+        assert load_kernels.__wrapped__() == chosen
+    finally:
+        monkeypatch.setenv(KERNELS_VARIABLE, fastest.variant)
+        assert load_kernels.__wrapped__() == fastest
+    assert chosen.variant == "AVX2"
+    assert caplog.messages == ["MEDUSAQ_KERNELS: this processor has no variant AVX3"]

@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 
 from engine import EngineConfig, ModelLoadError
+from engine.core.rows_builder import RowsBuilder
+from engine.core.token_tree import EMPTY_DRAFT
 from engine.llama import ggml_tensors
-from engine.llama.model import Model
+from engine.llama.context import Context
+from engine.llama.model import Model, default_model_path
 from engine.weights import row_invariance
 from engine.weights.format_selection import open_model
 from engine.weights.quantise import requantise
@@ -28,6 +31,7 @@ from tests.engine.helpers.drive import fresh, request, run
 from tests.engine.helpers.tiny import write_tiny_gguf
 
 FORMATS = ("q6_k", "q4_k_m", "q2_k", "iq4_nl", "q4_0", "q5_1")
+CHUNK, CELLS = 50, 600  # rows of a call, and tokens before the lone one
 INVARIANT = EngineConfig(batch_invariant=True, threads=1)
 
 
@@ -112,6 +116,35 @@ def test_other_processes_choose_their_own_kernels(
     monkeypatch.setattr(row_invariance, "_tried", {})
     load_invariant(tiny_gguf, partial(_load, tiny_gguf), INVARIANT)
     assert os.environ.get(TILED_KERNELS) == before
+
+
+@pytest.mark.slow
+def test_no_companion_where_our_kernels_compute_a_lone_row() -> None:
+    """Over more cells than llama.cpp, and our kernels, take at once."""
+    model = load_invariant(default_model_path(), partial(_load, default_model_path()), INVARIANT)
+    assert not model.companion_row
+    context = Context(model, cells=2 * CELLS + 2, seq_ids=2, max_rows=CHUNK, threads=2)
+    for seq_id in (0, 1):
+        for start in range(0, CELLS, CHUNK):
+            rows = RowsBuilder()
+            rows.add(seq_id, [(7 * at) % 1000 for at in range(start, start + CHUNK)], start, EMPTY_DRAFT)
+            context.decode(rows.build())
+    found = []
+    for seq_ids in ([0], [0, 1]):
+        rows = RowsBuilder()
+        for seq_id in seq_ids:
+            rows.add(seq_id, [5], CELLS, EMPTY_DRAFT)
+        found.append(context.decode(rows.build()).logits[0].copy())
+        for seq_id in seq_ids:
+            context.truncate(seq_id, CELLS)
+    context.close()
+    assert (found[0] == found[1]).all()
+
+
+def test_a_companion_where_llama_cpp_computes_attention(tiny_gguf: str) -> None:
+    """As it does for heads of this size."""
+    model = load_invariant(tiny_gguf, partial(_load, tiny_gguf), INVARIANT)
+    assert model.companion_row
 
 
 def _load(path: str, extra_buffers: bool) -> Model:

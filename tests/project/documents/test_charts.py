@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from docs.measured import cells, million, throughput
+from docs.measured import cells, million, peers
 from docs.measured.cells import Point
 from docs.measured.figures import Table
-from docs.measured.throughput import System
 from docs.pictures import architecture
 
 
@@ -37,10 +36,19 @@ def test_the_architecture_is_that_of_its_source() -> None:
     assert {"Gateway", "Redis", "Model worker", *architecture.STEPS} <= set(words(architecture.draw()))
 
 
-def test_bars_are_medians_and_the_slowest_is_above() -> None:
-    systems = [System("medusaq run", True, [110.0, 114.0, 90.0]), System("llama-server", False, [61.0])]
-    shown = words(throughput.draw(measured(systems=[asdict(each) for each in systems])))
-    assert shown.index("61.0") < shown.index("110.0")
+def test_bars_are_in_groups_and_the_slowest_is_above() -> None:
+    groups = {"1": {"medusaq run": 60.0, "llama-server": 61.0}, "16": {"medusaq run": 110.0, "vLLM": 90.0}}
+    shown = words(peers.draw(measured(**groups)))
+    assert [
+        word for word in shown if word in ("1 at once", "60.0", "61.0", "16 at once", "90.0", "110.0")
+    ] == [
+        "1 at once",
+        "60.0",
+        "61.0",
+        "16 at once",
+        "90.0",
+        "110.0",
+    ]
     assert shown[-1] == "model.gguf, 2 cores of Some <CPU>, 2026-01-31, commit abc1234"
 
 
