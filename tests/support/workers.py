@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from common.llama_build import KERNELS_VARIABLE
 from tasks.base.queue_names import IO_QUEUE, QUEUES
 from tasks.base.setting_names import ENV_PREFIX
 from tasks.base.settings import Settings
@@ -149,7 +150,11 @@ def environment(settings: Settings) -> dict[str, str]:
         for name, value in (settings.model_dump(mode="json") | _secrets(settings)).items()
         if value is not None
     }
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ENV_PREFIX) or name == KERNELS_VARIABLE
+    }
     return inherited | chosen | {"PYTHONPATH": str(ROOT)}
 
 
