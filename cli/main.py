@@ -94,7 +94,7 @@ def overview(
 
 def main() -> None:
     """The entry point. Errors that a user can cause are shown without a traceback."""
-    # Collecting garbage takes a fifth of a short command, in which there is next to none.
+    # Short commands make next to no garbage, and looking for it takes them longer than most of their work.
     gc.set_threshold(SELDOM)
     atexit.register(gc.freeze)
     try:

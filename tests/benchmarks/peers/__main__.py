@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from docs.measured.peers import OURS
 from engine import EngineConfig
 from engine.llama.model import Model, default_model_path
 from engine.weights.format_selection import open_model
@@ -33,7 +34,6 @@ from tests.support.measuring.sigterm import clean_up_on_sigterm
 LIMIT = 24
 AT_ONCE = (1, 4, 16, 32)
 ROUNDS = 5
-OURS = "medusaq run"
 System = Callable[[int], Throughput]  # of so many requests at once
 
 
