@@ -94,7 +94,7 @@ def overview(
 
 def main() -> None:
     """The entry point. Errors that a user can cause are shown without a traceback."""
-    # Short commands make next to no garbage, and looking for it takes them longer than most of their work.
+    # Short commands make next to no garbage, and looking for it takes time.
     gc.set_threshold(SELDOM)
     atexit.register(gc.freeze)
     try:
