@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import EMPTY_DRAFT
 from engine.llama import ggml_tensors
 from engine.llama.context import Context
-from engine.llama.model import Model, default_model_path
+from engine.llama.model import Model, default_model_path, read_shape
 from engine.weights import row_invariance
 from engine.weights.format_selection import open_model
 from engine.weights.quantise import requantise
@@ -141,9 +142,17 @@ def test_no_companion_where_our_kernels_compute_a_lone_row() -> None:
     assert (found[0] == found[1]).all()
 
 
-def test_a_companion_where_llama_cpp_computes_attention(tiny_gguf: str) -> None:
-    """As it does for heads of this size."""
+def test_a_companion_where_lone_products_differ(tiny_gguf: str) -> None:
     model = load_invariant(tiny_gguf, partial(_load, tiny_gguf), INVARIANT)
+    assert model.companion_row
+
+
+def test_a_companion_where_llama_cpp_computes_attention_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial has too few cells to see that."""
+    computed = count(step=read_shape(default_model_path()).layers - 1)
+    monkeypatch.setattr(row_invariance, "_tried", {})
+    monkeypatch.setattr(row_invariance, "attentions_computed", lambda: next(computed))
+    model = load_invariant(default_model_path(), partial(_load, default_model_path()), INVARIANT)
     assert model.companion_row
 
 
