@@ -25,8 +25,9 @@ PROFILED_STEPS = 200
 ROUNDS = 5  # of `attention`
 
 
-def _request(name: str, prompt: str, max_tokens: int) -> Request:
-    return Request(id=name, prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+def _request(name: str, prompt: str, max_tokens: int, ignore_eos: bool = False) -> Request:
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+    return Request(id=name, prompt=prompt, sampling=sampling)
 
 
 def measure(
@@ -34,6 +35,7 @@ def measure(
     prompts: Iterable[str],
     max_tokens: int,
     when_warm: Callable[[], object] = lambda: None,
+    ignore_eos: bool = False,
 ) -> Throughput:
     """All prompts at once into the engine's queue, greedy; from the first submit to the last result."""
     service = load(config)
@@ -41,7 +43,8 @@ def measure(
         service.submit(_request("warm-up", WARM_UP_PROMPT, WARM_UP_TOKENS)).result()
         when_warm()
         started = time.perf_counter()
-        futures = [service.submit(_request(str(i), p, max_tokens)) for i, p in enumerate(prompts)]
+        requests = [_request(str(i), prompt, max_tokens, ignore_eos) for i, prompt in enumerate(prompts)]
+        futures = [service.submit(request) for request in requests]
         return _throughput([f.result() for f in futures], time.perf_counter() - started)
     finally:
         service.close()

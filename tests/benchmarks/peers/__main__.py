@@ -4,7 +4,8 @@
 
 OpenVINO GenAI and vLLM for CPUs are installed into environments of their own, once. Turns are interleaved.
 Each answer has exactly so many tokens: all do the same work. Loading a model is not counted; the start of the
-command `medusaq run` is. A peer that does not work is named.
+command `medusaq run` is. The other two are called inside a process: so is our engine, in a row of its own.
+A peer that does not work is named.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from docs.measured.peers import OURS
+from docs.measured.peers import ENGINE, OURS
 from engine import EngineConfig
 from engine.llama.model import Model, default_model_path
 from engine.weights.format_selection import open_model
 from tests.benchmarks import common
 from tests.benchmarks.baselines import llama_server
 from tests.benchmarks.common import OUTPUT_TOKENS, SPEC_BENCH, Throughput, ToolFailed, load_spec_bench
-from tests.benchmarks.inference.engine import encoded
+from tests.benchmarks.inference import engine
 from tests.benchmarks.peers import environment
 from tests.benchmarks.peers.peer import Peer
 from tests.benchmarks.queue import queued
@@ -57,7 +58,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, report: Report) -> None:
     prompts = load_spec_bench(options.prompts, options.limit)
-    columns = ("system", "at once", "tokens/s", "medusaq run, to it")
+    columns = ("system", "at once", "tokens/s", f"{OURS}, to it", f"{ENGINE}, to it")
     many = len(prompts) > LIMIT
     recorded = report.table("peers-many", *columns) if many else report.table("peers", *columns)
     open_model(EngineConfig(model=str(options.model), slots=max(options.at_once)))  # measures, once
@@ -71,8 +72,11 @@ def measure(options: argparse.Namespace, report: Report) -> None:
                     print(run.line(f"{name}, {at_once}"), flush=True)
                     found[name].append(run.tokens_per_s)
             for name, speeds in found.items():
-                ratio = median(ours / theirs for ours, theirs in zip(found[OURS], speeds, strict=True))
-                table.row(name, at_once, spread(speeds), f"{ratio:.2f}")
+                ratios = [
+                    median(ours / theirs for ours, theirs in zip(found[each], speeds, strict=True))
+                    for each in (OURS, ENGINE)
+                ]
+                table.row(name, at_once, spread(speeds), *(f"{ratio:.2f}" for ratio in ratios))
             table.data[str(at_once)] = {name: round(median(speeds), 1) for name, speeds in found.items()}
         table.note(f"{len(prompts)} prompts, {options.max_tokens} tokens each.")
         for sentence in missing:
@@ -86,7 +90,10 @@ def _systems(
     model, tokens, most = options.model, options.max_tokens, max(options.at_once)
     notes = []
     systems: dict[str, System] = {
-        OURS: lambda at_once: queued.measure(model, prompts, tokens, at_once, ignore_eos=True)
+        OURS: lambda at_once: queued.measure(model, prompts, tokens, at_once, ignore_eos=True),
+        ENGINE: lambda at_once: engine.measure(
+            EngineConfig(model=str(model), slots=at_once), prompts, tokens, ignore_eos=True
+        ),
     }
     if options.server:
         systems["llama-server"] = lambda at_once: llama_server.measure(
@@ -95,7 +102,7 @@ def _systems(
     else:
         notes.append("llama-server is left out: --server names it.")
     loaded = Model(str(model))
-    ids = encoded(loaded, prompts)
+    ids = engine.encoded(loaded, prompts)
     length = max(map(len, ids)) + tokens
     del loaded
     for name, make, script in (
