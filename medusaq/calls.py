@@ -18,8 +18,8 @@ from medusaq.errors import BatchFailed, GatewayError, JobFailed, MedusaqError, W
 from medusaq.events import EventReader
 from medusaq.fields import Frame, Prompt, Rows, Schedule, Table
 from medusaq.records import Batch, Job, Sent
-from medusaq.requests import EVENTS_TIMEOUT_S, Pause, Requests, answer
-from medusaq.steps import Flow, Give, Send, Sleep
+from medusaq.requests import EVENTS_TIMEOUT_S, Requests, answer
+from medusaq.steps import Flow, Give, Send
 
 JOBS, BATCHES = "/v1/jobs", "/v1/batches"
 LONG_POLL_S = 30.0
@@ -49,17 +49,11 @@ class Calls(Requests):
     def wait(self, task: Ending, timeout_s: float | None) -> Flow[Ending]:
         """The task at its end. Raises JobFailed, BatchFailed and WaitTimeout."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        pause = Pause()
         while not task.ended:
             left = LONG_POLL_S if until is None else until - time.monotonic()
             if left <= 0:
                 raise WaitTimeout(f"{task.id} has not ended within {timeout_s:g} s: it is {task.status}")
-            if isinstance(task, Batch):
-                yield Sleep(min(pause.seconds(), left))
-                wait_s = 0.0
-            else:
-                wait_s = min(max(1.0, left), LONG_POLL_S)
-            task = yield from self._now(task, wait_s)
+            task = yield from self._now(task, min(max(1.0, left), LONG_POLL_S))
         if isinstance(task, Job) and task.status != "succeeded":
             raise JobFailed(task)
         if isinstance(task, Batch) and task.status == "failed":

@@ -19,8 +19,6 @@ MAX_BACKOFF_S = 8.0
 FIRST_CONTACT_S = 10.0  # shorter timeout for a gateway that has never answered
 RETRIED = frozenset({429, 500, 502, 503, 504})
 SHOULD_RETRY = "x-should-retry"  # "false" from the gateway: a retry cannot help
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.5
-PAUSE_SHARE = 0.1  # of the elapsed time
 PATIENCE_S = 120.0  # default timeout without any useful response
 
 
@@ -194,17 +192,6 @@ class Requests:
         return GatewayUnreachable(
             f"no answer from the gateway at {self.url} for {seconds:.0f} s: {self.last_error}"
         )
-
-
-class Pause:
-    """Time between two polls: short at first, then a share of the elapsed time."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def seconds(self) -> float:
-        passed = time.monotonic() - self._began
-        return min(max(FIRST_PAUSE_S, passed * PAUSE_SHARE), MOST_PAUSE_S)
 
 
 def reason(error: httpx.TransportError) -> str:

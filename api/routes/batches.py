@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from api.http.errors import BadRequest, BatchNotEnded
+from api.requests.caller import caller_of
 from api.requests.ids import BatchId, checked, schema
 from api.requests.parsing import (
     MAX_EXPIRY_S,
@@ -23,8 +24,9 @@ from api.requests.parsing import (
     page_query,
     seen_by,
     unknown_after,
+    wait_s,
 )
-from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
+from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, PREFER, ErrorBody, page
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import WORKERS_AGE_S, Gateway, GatewayDep
 from api.service.model_routing import model_of_unnamed
@@ -146,16 +148,24 @@ async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     return page(shown, more)
 
 
-@router.get("/v1/batches/{batch_id}")
+@router.get("/v1/batches/{batch_id}", openapi_extra={"parameters": [PREFER]})
 async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """One batch, with its current counts.
+    """One batch, with its current counts; with `Prefer: wait=N` the response is sent when it has ended, or
+    after N seconds.
 
     `running` has the lines that are being answered, and the tokens that they have got so far, which `usage`
     does not count yet."""
     seen = seen_by(request)
 
+    def has_ended() -> bool:
+        return gateway.batches.get(batch_id, seen).ended
+
     def found() -> list[dict[str, Any]]:
         return _shown(gateway, [gateway.batches.get(batch_id, seen)])
+
+    if wait := wait_s(request):
+        ended = gateway.job_events.wait_for_batch(batch_id, has_ended, wait)
+        await caller_of(request).key.unless_revoked(ended)
 
     [shown] = await run_in_threadpool(found)
     return JSONResponse(shown)

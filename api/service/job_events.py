@@ -1,6 +1,7 @@
-"""Waits for job events: one Redis pub/sub connection per process, with slow polling as a fallback.
+"""Waits for jobs and batches: one Redis pub/sub connection per process, with slow polling as a fallback.
 
-Each process has channels of its own, to which the scripts tell it of the jobs that it waits for.
+Each process has channels of its own, to which the scripts tell it of the jobs that it waits for; all are told
+of the end of a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import time
 import uuid
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -80,9 +81,15 @@ class Inbox:
 
 
 class Ending(asyncio.Event):
-    """Set when the job has ended, or when its record must be read. record: as its hash, if it came along."""
+    """Set at the end, or when the record must be read. record: of a job, as its hash, if it came along."""
 
     record: dict[str, str] | None = None
+
+    async def or_after(self, seconds: float) -> None:
+        """Wait until it is set, and clear it, or for `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wait(), seconds)
+            self.clear()
 
 
 class JobEventListener:
@@ -113,10 +120,8 @@ class JobEventListener:
         to be waited for here is read for the first time when it has ended.
         """
         give_up_at = time.monotonic() + seconds
-        ending = Ending()
-        self._waiting[job.id].add(ending)
         unread = self.id not in job.waiters or job.id in self._recent
-        try:
+        with self._awaited(job.id) as ending:
             while True:
                 if unread:
                     with contextlib.suppress(StoreUnavailable):
@@ -124,16 +129,28 @@ class JobEventListener:
                 left = give_up_at - time.monotonic()
                 if job.terminal or left <= 0:
                     return job
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ending.wait(), min(POLL_S, left))
-                    ending.clear()
+                await ending.or_after(min(POLL_S, left))
                 if ending.record is not None:
                     return Job.from_hash(ending.record, job.request)
                 unread = True
+
+    async def wait_for_batch(self, batch_id: str, has_ended: Callable[[], bool], seconds: float) -> None:
+        """Wait until the batch has ended or `seconds` have passed. has_ended: reads it, in a thread."""
+        give_up_at = time.monotonic() + seconds
+        with self._awaited(batch_id) as ending:
+            while not await run_in_threadpool(has_ended) and (left := give_up_at - time.monotonic()) > 0:
+                await ending.or_after(min(POLL_S, left))
+
+    @contextlib.contextmanager
+    def _awaited(self, name: str) -> Iterator[Ending]:
+        ending = Ending()
+        self._waiting[name].add(ending)
+        try:
+            yield ending
         finally:
-            self._waiting[job.id].discard(ending)
-            if not self._waiting[job.id]:
-                del self._waiting[job.id]
+            self._waiting[name].discard(ending)
+            if not self._waiting[name]:
+                del self._waiting[name]
 
     def _read(self, job: Job) -> Job:
         return self._store.refresh(job) if self.id in job.waiters else self._store.watch(job, self.id)
@@ -152,13 +169,13 @@ class JobEventListener:
 
     async def _listen(self) -> None:
         """Stay subscribed; reconnect whenever the connection breaks."""
-        events_channel, tokens_channel = (
-            f"{self._store.db.prefix}{name}:{self.id}" for name in ("events", "tokens")
-        )
+        prefix = self._store.db.prefix
+        events_channel, tokens_channel = (f"{prefix}{name}:{self.id}" for name in ("events", "tokens"))
+        batches_channel = f"{prefix}batch_ends"
         while True:
             try:
                 async with self._client() as client, client.pubsub() as events:
-                    await events.subscribe(events_channel, tokens_channel)
+                    await events.subscribe(events_channel, tokens_channel, batches_channel)
                     self._wake_all()
                     while True:
                         message = await self._next(events)
@@ -166,6 +183,8 @@ class JobEventListener:
                             continue
                         if message["channel"] == tokens_channel:
                             self._deliver_text(message["data"])
+                        elif message["channel"] == batches_channel:
+                            self._wake_waiting(message["data"])
                         else:
                             self._wake(message["data"])
             except (redis.RedisError, ValueError) as error:  # a message that cannot be read is one missed
@@ -193,16 +212,18 @@ class JobEventListener:
 
     def _wake(self, data: str) -> None:
         job_id, status, *told = data.split(" ", 2)
-        record = json.loads(told[0]) if told else None
-        for ending in self._waiting.get(job_id, ()):
-            ending.record = record
-            ending.set()
+        self._wake_waiting(job_id, json.loads(told[0]) if told else None)
         self._recent.pop(job_id, None)
         self._recent[job_id] = None
         if len(self._recent) > MOST_RECENT:
             self._recent.popitem(last=False)
         for inbox in self._inboxes.get(job_id, ()):
             inbox.put(Status(status))
+
+    def _wake_waiting(self, name: str, record: dict[str, str] | None = None) -> None:
+        for ending in self._waiting.get(name, ()):
+            ending.record = record
+            ending.set()
 
     def _wake_all(self) -> None:
         """After a (re)connect, have all records re-read: events may have been missed."""

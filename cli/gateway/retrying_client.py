@@ -10,6 +10,8 @@ from cli.gateway.client import own_key
 from medusaq.connection import AsyncConnection
 from medusaq.requests import PATIENCE_S, Requests
 
+WATCH_S = 1.0  # between two looks at a batch, unless it ends
+
 
 class RetryingClient:
     """Requests of medusaq.requests, with the API key of the settings."""
@@ -27,9 +29,17 @@ class RetryingClient:
         await self._connection.close()
 
     async def request(
-        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, json: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        wait_s: float = 0,
     ) -> Any:
-        return await self._connection.run(self._requests.json(method, path, headers=headers, json=json))
+        """wait_s: seconds of `Prefer: wait`."""
+        flow = self._requests.json(method, path, wait_s=wait_s, headers=headers, json=json)
+        return await self._connection.run(flow)
 
     async def upload(self, path: Path, key: str) -> Any:
         with path.open("rb") as content:

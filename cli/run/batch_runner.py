@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import Counter
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.base.errors import CliError
-from cli.gateway.retrying_client import RetryingClient
+from cli.gateway.retrying_client import WATCH_S, RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.occupancy import WorkerOccupancy
 from cli.run.result_merge import NOT_FOUND, PartLost, Sink, json_lines, write_results
@@ -19,7 +18,6 @@ from cli.run.totals import Totals
 from cli.views.batch_views import progress_of
 from cli.views.time_left import Progress, sum_of
 from medusaq.errors import GatewayError
-from medusaq.requests import Pause
 from tasks.records.batch import ENDED, BatchStatus
 from tasks.records.endpoints import JOBS
 
@@ -52,7 +50,6 @@ class BatchRunner:
         self._losses: Counter[int] = Counter()
         self._occupancy = WorkerOccupancy()
         self._workers_polled_at = float("-inf")
-        self._pause = Pause()
 
     def progress(self) -> Progress:
         """As last polled; invalid lines, which are not sent, count as done and failed."""
@@ -107,11 +104,11 @@ class BatchRunner:
             if unsent is not None:
                 await self._begin(unsent, unfinished[unsent])
             watched = [n for n, part in unfinished.items() if part.batch_id is not None][:MAX_WATCHED]
-            for number in watched:
-                await self._refresh(number, unfinished[number])
+            for number in reversed(watched):
+                is_first = number == watched[0]  # which ends first
+                wait_s = WATCH_S if is_first and unsent is None else 0
+                await self._refresh(number, unfinished[number], wait_s)
             await self._poll_workers()
-            if unsent is None:
-                await asyncio.sleep(self._pause.seconds())
 
     def _ended(self, number: int) -> bool:
         return number in self._seen and self._seen[number]["status"] in ENDED
@@ -146,9 +143,9 @@ class BatchRunner:
             "output_expires_after": {"anchor": "created_at", "seconds": OUTPUT_EXPIRY_S},
         }
 
-    async def _refresh(self, number: int, part: Part) -> None:
+    async def _refresh(self, number: int, part: Part, wait_s: float = 0) -> None:
         try:
-            batch = await self._client.request("GET", f"/v1/batches/{part.batch_id}")
+            batch = await self._client.request("GET", f"/v1/batches/{part.batch_id}", wait_s=wait_s)
         except GatewayError as error:
             if error.status != NOT_FOUND:
                 raise

@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from cli.gateway.client import check_url
-from cli.gateway.retrying_client import RetryingClient
+from cli.gateway.retrying_client import WATCH_S, RetryingClient
 from cli.views.batch_views import progress_of
 from cli.views.progress import Display, updated
-from medusaq.requests import Pause
 from tasks.records.batch import ENDED
 
 
@@ -26,7 +25,7 @@ def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    client, pause = RetryingClient(url), Pause()
+    client = RetryingClient(url)
     total = batch["request_counts"]["total"]
     try:
         with Display(Console(stderr=True), total, progress_of(batch), enabled=True) as display:
@@ -36,8 +35,7 @@ async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
 
             async with updated(update):
                 while batch["status"] not in ENDED:
-                    await asyncio.sleep(pause.seconds())
-                    batch = await client.request("GET", f"/v1/batches/{batch['id']}")
+                    batch = await client.request("GET", f"/v1/batches/{batch['id']}", wait_s=WATCH_S)
     finally:
         await client.close()
     return batch

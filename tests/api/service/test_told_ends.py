@@ -1,4 +1,7 @@
-"""The end of a job comes to the gateway that waits for it together with its record, unless that is long."""
+"""The end of a job comes to the gateway that waits for it together with its record, unless that is long.
+
+That of a batch comes as it happens.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import asyncio
 
 import pytest
 
+from api.service import job_events
 from api.service.dependencies import Gateway
 from tasks.base.errors import JobNotFound
 from tasks.base.settings import Settings
 from tasks.files.factory import make_store
 from tasks.records.job import Job, Status
 from tasks.store.jobs import JobStore
-from tests.tasks.helpers.records import claimed, new
+from tests.tasks.helpers.batches import ROOM, made
+from tests.tasks.helpers.records import batch_store, claimed, new
 
 LIMIT_S = 30.0
 
@@ -66,3 +71,34 @@ def test_a_message_that_cannot_be_read_does_not_end_the_listening(
 ) -> None:
     job = asyncio.run(_wait_for_deleted(settings, store, "short", before="job_1 succeeded {"))
     assert job.status is Status.SUCCEEDED
+
+
+def test_the_end_of_a_batch_is_told(
+    settings: Settings, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_events, "POLL_S", 2 * LIMIT_S)
+    batches = batch_store(store)
+    batch, looks = made(batches), list[bool]()
+
+    def has_ended() -> bool:
+        looks.append(batches.get(batch.id).ended)
+        return looks[-1]
+
+    async def wait() -> None:
+        gateway = Gateway(settings, make_store(settings.files))
+        gateway.job_events.start()
+        try:
+            await _subscribed(store, f"{store.db.prefix}batch_ends")
+            waiting = asyncio.create_task(gateway.job_events.wait_for_batch(batch.id, has_ended, LIMIT_S))
+            async with asyncio.timeout(LIMIT_S):
+                while not looks:
+                    await asyncio.sleep(0.01)
+            assert batches.lead("me", ROOM)
+            batches.finish("me", batch.id, "completed")
+            await waiting
+        finally:
+            await gateway.job_events.stop()
+            gateway.close()
+
+    asyncio.run(wait())
+    assert looks == [False, True]

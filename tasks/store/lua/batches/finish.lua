@@ -51,5 +51,6 @@ if webhook ~= '' then
     b[4] .. ',"failed":' .. int(failed) .. ',"cancelled":' .. int(counts.cancelled) .. ',"expired":' ..
     int(counts.expired) .. '}', 'output_file_id', quoted(b[6]), 'error_file_id', quoted(b[7]), 'errors', b[8] or '' })
 end
+redis.call('PUBLISH', P .. 'batch_ends', id)
 wake()
 return 'ok'

@@ -8,6 +8,7 @@
 -- seq                   the last sequence number given
 -- events:GATEWAY        channel: "ID STATUS" when a job ends for which somebody waits there, and at each change of a
 --                       streaming one; of another, if it is short, followed by its record as JSON
+-- batch_ends            channel: the id of each batch when it ends
 -- wake                  channel: there is something to send or to collect
 -- figures, figures:WORKER    workers that left metrics for Prometheus, and the metrics of each
 --

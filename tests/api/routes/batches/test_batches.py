@@ -77,6 +77,21 @@ def test_lists_are_paged(client: openai.OpenAI) -> None:
     )
 
 
+def test_one_request_waits_for_the_end(client: openai.OpenAI) -> None:
+    batch = create(client, [chat(n, "x delay=0.2") for n in range(10)])
+    done = client.batches.retrieve(batch.id, extra_headers={"Prefer": "wait=30"})
+    assert done.status == "completed"
+    assert done.request_counts
+    assert done.request_counts.completed == 10
+
+
+def test_a_wait_is_over_before_a_batch_that_takes_longer(client: openai.OpenAI) -> None:
+    batch = create(client, [chat(n, "x delay=5") for n in range(20)])
+    waited = client.batches.retrieve(batch.id, extra_headers={"Prefer": "wait=1"})
+    assert waited.status not in ENDED
+    client.batches.cancel(batch.id)
+
+
 def test_cancelling_keeps_what_has_ended(client: openai.OpenAI) -> None:
     batch = create(client, [chat(n, "x delay=0.2") for n in range(100)])
     while not (counts := client.batches.retrieve(batch.id).request_counts) or counts.completed < 3:
