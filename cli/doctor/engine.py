@@ -30,6 +30,8 @@ from engine.llama.model import build
 print(json.dumps([build(), [*map(str, devices())], idle_backends()]))
 """
 KERNEL_GAIN, KERNEL_BUILD = "engine.tools.kernel_gain", "engine.kernels"
+NO_KERNELS_HERE = ("there are none for", "has no AVX2")
+KERNELS_NEED_ANOTHER_BUILD = ("plain buffers", "without OpenMP", "they are for ggml")
 CUDA_DRIVER = "libcuda.so"
 BUILD_TIMEOUT_S = 60
 DRIVER = "install the GPU's driver, or a newer one; MEDUSAQ_GPU_LAYERS=0 computes on the processor alone"
@@ -98,12 +100,20 @@ def kernels() -> Iterator[Finding]:
     line = (ended.stdout.strip() or ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1]
     if ended.returncode:
         what = f"llama.cpp computes with its own, which are slower: {line}"
-        mend = f"install a C++ compiler, then: {sys.executable} -m {KERNEL_BUILD}"
-        if KERNELS_VARIABLE in line:
-            mend = f"unset {KERNELS_VARIABLE}"
-        yield warn("kernels", what, mend)
+        yield warn("kernels", what, mend) if (mend := _mend_kernels(line)) else ok("kernels", what)
     else:
         yield ok("kernels", line)
+
+
+def _mend_kernels(why: str) -> str:
+    """What gives kernels in the place of this reason; empty where nothing does."""
+    if any(said in why for said in NO_KERNELS_HERE):
+        return ""
+    if KERNELS_VARIABLE in why:
+        return f"unset {KERNELS_VARIABLE}"
+    if any(said in why for said in KERNELS_NEED_ANOTHER_BUILD):
+        return rebuild()
+    return f"install a C++ compiler, then: {sys.executable} -m {KERNEL_BUILD}"
 
 
 def compared(built: str, processor: Set[str]) -> Finding:

@@ -32,8 +32,8 @@ class Point:
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to llama.cpp's, of each pair of runs."""
-        return [ours / theirs for ours, theirs in zip(self.ours_ms, self.llama_cpp_ms, strict=True)]
+        """llama.cpp's to ours, of each pair of runs."""
+        return [theirs / ours for ours, theirs in zip(self.ours_ms, self.llama_cpp_ms, strict=True)]
 
     def line(self) -> str:
         ratios = self.ratios

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ from engine.base.config import AS_SHIPPED, BF16
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model, unpacked
 from tests.benchmarks import small_tasks
-from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
+from tests.benchmarks.baselines import kv, llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
     SLOTS,
@@ -42,6 +42,8 @@ from tests.benchmarks.inference import engine, formats, long_prompts, schemas, s
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison
 from tests.benchmarks.large import invariance as invariant
+from tests.benchmarks.large.shapes import parse_shape
+from tests.benchmarks.large.widened import CannotWiden, made
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.report import (
     SCRIPTED_ENGINE,
@@ -56,6 +58,7 @@ from tests.support.measuring.sigterm import clean_up_on_sigterm
 PAIRS = 5
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
 NEED_PROMPTS = {"throughput", "batch", "ceiling", "invariance", "server", "lanes", "widened"}
+NEED_BATCHED_BENCH = {"cells", "kv"}
 LEFT_OUT = {"widened"}  # unless --only names them: they take hours
 SERVER_PROMPTS = 24  # of `server` without --limit: one and a half for each slot
 SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
@@ -72,12 +75,15 @@ def main() -> None:
         if name in NEED_PROMPTS and not options.prompts.is_file():
             print(f"left out: there is no file {options.prompts}; give --prompts FILE", flush=True)
             continue
+        if name in NEED_BATCHED_BENCH and options.batched_bench is None:
+            print("left out: give --batched-bench with the program of llama.cpp", flush=True)
+            continue
         command = shown_command("tests.benchmarks", sys.argv[1:], only=name)
         if name in NEED_PROMPTS and "--prompts" not in command:
             command += f" --prompts {options.prompts.name}"
         try:
             run(options, Report(command, options.record, options.model.name))
-        except (ToolFailed, EngineError, CliError, queue_overhead.BenchmarkFailed) as failed:
+        except (ToolFailed, CannotWiden, EngineError, CliError, queue_overhead.BenchmarkFailed) as failed:
             raise SystemExit(f"error: {failed}") from None
         print(flush=True)
 
@@ -192,20 +198,31 @@ def attention(options: argparse.Namespace, report: Report) -> None:
 
 
 def cells(options: argparse.Namespace, report: Report) -> None:
-    """Step time by cells of each request, beside llama.cpp's own decode calls."""
-    if options.batched_bench is None:
-        print("left out: give --batched-bench with the program of llama.cpp", flush=True)
-        return
-    requests, lengths = by_cells.REQUESTS, by_cells.CELLS
-    steps = by_cells.Steps(options.model, max(requests), max(lengths))
+    """Step time by cells of each request, beside llama.cpp's own calls; of a large model too with --made."""
+    _by_cells("cells", options.model, by_cells.REQUESTS, by_cells.CELLS, options, report)
+    if options.made:
+        shape, format = by_cells.LARGE, by_cells.LARGE_FORMAT
+        large = made(options.model, options.made, parse_shape(shape), format)
+        name = f"cells-{shape.lower()}"
+        _by_cells(name, large, by_cells.FEW_REQUESTS, by_cells.LARGE_CELLS, options, report)
+
+
+def _by_cells(
+    name: str,
+    model: Path,
+    requests: Sequence[int],
+    lengths: Sequence[int],
+    options: argparse.Namespace,
+    report: Report,
+) -> None:
+    steps = by_cells.Steps(model, max(requests), max(lengths))
     print(f"{max(requests)} slots, kv_cells {steps.kv_cells}: lanes of {steps.lane_cells} cells", flush=True)
     points = []
-    for point in by_cells.measure(
-        steps, options.batched_bench, options.model, options.pairs, requests, lengths
-    ):
+    for point in by_cells.measure(steps, options.batched_bench, model, options.pairs, requests, lengths):
         print(point.line(), flush=True)
         points.append(point)
-    with report.table("cells", *cells_chart.columns(requests)) as table:
+    steps.close()
+    with report.table(name, *cells_chart.columns(requests), model=model.name) as table:
         for length in lengths:
             table.row(*cells_chart.row(length, requests, points))
         table.note(
@@ -256,6 +273,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
     "python": python,
     "attention": attention,
     "cells": cells,
+    "kv": kv.measure,
     "server": server,
     "lanes": lanes,
     "decode": decode.measure,
@@ -287,7 +305,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    several = "`server`, `cells`, `lanes` and `batch`"
+    several = "`server`, `cells`, `kv`, `lanes` and `batch`"
     parser.add_argument("--model", type=Path, default=Path(default_model_path()), help="a GGUF")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
     parser.add_argument("--limit", type=positive, help="take only so many prompts, evenly spread")

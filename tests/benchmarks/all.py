@@ -37,7 +37,8 @@ OF_SIDE_BY_SIDE = {  # part of that module -> options that are handed on, beside
     "throughput": ("server",),
     "batch": ("pairs",),
     "importance": ("imatrix",),
-    "cells": ("pairs", "batched-bench"),
+    "cells": ("pairs", "batched-bench", "made"),
+    "kv": ("pairs", "batched-bench"),
     "server": ("pairs", "server"),
     "lanes": ("pairs", "against"),
     "decode": (*PROMPTS, "decode-requests"),
@@ -79,7 +80,7 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-NEEDS = {"server": "server", "cells": "batched-bench", "lanes": "against"}
+NEEDS = {"server": "server", "cells": "batched-bench", "kv": "batched-bench", "lanes": "against"}
 SPECULATION = "tests.benchmarks.baselines.speculation"
 PARTS = {
     **{

@@ -8,29 +8,61 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.processor import usable_cores
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
 
-# As the engine computes: a stream for each request, flash attention, an F16 cache.
-LIKE_OURS = ["--no-kv-unified", "--flash-attn", "on", "--cache-type-k", "f16", "--cache-type-v", "f16"]
+FLASH = ("on", "off")
+NO_TENSOR = "^none$=CPU"  # an option by which the tool loads backends, and which does nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """step_ms: of a call with a row of each request, the mean of all."""
+
+    step_ms: float
+    prompt_token_ms: float
 
 
 def step_ms(tool: Path, model: Path, requests: int, cells: int, steps: int, stream_cells: int) -> float:
-    """Milliseconds of a call with a row of each request, the mean of `steps`: in the last one, each row
-    attends to `cells` cells.
+    """As Times has it, with flash attention or without, whichever is faster. Raises ToolFailed."""
+    return min(
+        times(tool, model, requests, cells, steps, stream_cells, flash=flash).step_ms for flash in FLASH
+    )
 
-    stream_cells: size of each stream. The prompt is computed once and copied. Raises ToolFailed.
+
+def times(
+    tool: Path,
+    model: Path,
+    requests: int,
+    cells: int,
+    steps: int,
+    stream_cells: int,
+    *,
+    flash: str,
+    kv_type: str = "f16",
+    backend: Path | None = None,
+) -> Times:
+    """Of so many steps, in the last of which each row attends to `cells` cells of a stream of its own.
+
+    stream_cells: size of each stream. The prompt is computed once and copied. backend: a library to load.
+    Raises ToolFailed.
     """
     threads = str(usable_cores())
-    command = [str(tool), "--model", str(model), "-c", str(requests * stream_cells), *LIKE_OURS]
+    command = [str(tool), "--model", str(model), "-c", str(requests * stream_cells), "--no-kv-unified"]
+    command += ["--flash-attn", flash, "--cache-type-k", kv_type, "--cache-type-v", kv_type]
     command += ["-t", threads, "-tb", threads, "--output-format", "jsonl", "-pps"]
     command += ["-npp", str(cells - steps), "-ntg", str(steps), "-npl", str(requests)]
+    environment = {**os.environ, **OPENMP_DEFAULT}
+    if backend:
+        environment["GGML_BACKEND_PATH"] = str(backend)
+        command += ["--override-tensor", NO_TENSOR]
     ended = subprocess.run(
         command,
-        env={**os.environ, **OPENMP_DEFAULT},
+        env=environment,
         capture_output=True,
         text=True,
         errors="replace",
@@ -40,6 +72,7 @@ def step_ms(tool: Path, model: Path, requests: int, cells: int, steps: int, stre
         if line.startswith("{"):
             found = json.loads(line)
             if found.items() >= asked.items():
-                return round(float(found["t_tg"]) / steps * 1e3, 3)
+                took = (float(found["t_tg"]) / steps * 1e3, float(found["t_pp"]) / (cells - steps) * 1e3)
+                return Times(*(round(ms, 3) for ms in took))
     said = common.last_words(ended.stderr or ended.stdout)
     raise common.ToolFailed(f"{tool.name} ended with {ended.returncode} and measured nothing: {said}")

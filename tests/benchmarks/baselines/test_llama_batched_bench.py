@@ -29,12 +29,15 @@ def tool(folder: Path, script: str) -> Path:
     return path
 
 
-def test_the_line_that_was_asked_for_gives_the_mean_of_its_steps(tmp_path: Path) -> None:
+def test_the_line_that_was_asked_for_gives_the_mean_of_its_steps_the_faster_way(tmp_path: Path) -> None:
     printed = "\n".join(["", LINE % (234, 9.0), LINE % (84, 0.4), "llama_perf: load time = 1 ms"])
-    prints = tool(tmp_path, f"echo \"$@\" > {tmp_path}/asked\ncat <<'END'\n{printed}\nEND")
+    slower = printed.replace("0.400000", "0.800000")
+    script = f"echo \"$@\" >> {tmp_path}/asked\ncase \"$*\" in *'attn on'*) cat <<'END'\n{slower}\nEND\n;;"
+    prints = tool(tmp_path, f"{script} *) cat <<'END'\n{printed}\nEND\n;; esac")
     assert step_ms(prints, tmp_path / "m.gguf", 2, 100, 16, 2048) == pytest.approx(25.0)
-    asked = (tmp_path / "asked").read_text().split()
-    options = dict(pairwise(asked))
+    with_flash, without = (tmp_path / "asked").read_text().splitlines()
+    assert without == with_flash.replace("--flash-attn on", "--flash-attn off") != with_flash
+    options = dict(pairwise(without.split()))
     assert (options["-c"], options["-t"]) == ("4096", str(usable_cores()))
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.common import ToolFailed
-from tests.benchmarks.inference.cells import STEPS, UNTIMED, Steps, measure
+from tests.benchmarks.inference.cells import MANY_CELLS, STEPS, UNTIMED, Steps, measure
 from tests.engine.helpers.drive import check_cache, on_decode
 from tests.engine.helpers.tiny import CONTEXT, write_tiny_gguf
 
 # Answers as llama-batched-bench does: its last arguments are -npp N -ntg N -npl N.
 ANSWERS = """#!/bin/sh
 while [ "$1" != -npp ]; do shift; done
-echo "{\\"pp\\": $2, \\"tg\\": $4, \\"pl\\": $6, \\"t_tg\\": 0.8}"
+echo "{\\"pp\\": $2, \\"tg\\": $4, \\"pl\\": $6, \\"t_tg\\": 0.8, \\"t_pp\\": 1}"
 """
 
 
@@ -50,6 +50,7 @@ def test_a_point_has_both_sides_of_each_pair(model: Path, tmp_path: Path) -> Non
     steps = Steps(model, slots=2, longest=100)
     points = list(measure(steps, tool, model, 2, (1, 2), (50, 100)))
     assert [(point.requests, point.cells) for point in points] == [(1, 50), (2, 50), (1, 100), (2, 100)]
+    assert not list(measure(steps, tool, model, 1, (2,), (MANY_CELLS,))), "of many cells fewer requests"
     for point in points:
         assert point.llama_cpp_ms == [pytest.approx(800 / STEPS)] * 2
         assert len(point.ours_ms) == len(point.ratios) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,7 +16,7 @@ import pytest
 
 from cli.doctor import engine
 from cli.doctor.findings import Finding, Grade, fail, guarded, ok
-from common.llama_build import KERNELS_VARIABLE, USE_VARIABLE, Use
+from common.llama_build import KERNELS_VARIABLE, USE_VARIABLE, Use, rebuild
 from engine import EngineConfig
 from engine.host.measurement_cache import write_measurement
 from engine.llama.devices import devices
@@ -137,7 +138,29 @@ def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.what == (
         "llama.cpp computes with its own, which are slower: nothing but plain buffers is used here"
     )
-    assert found.mend.endswith(" -m engine.kernels")
+    assert found.mend == rebuild()
+
+
+@pytest.mark.parametrize(
+    ("why", "mend"),
+    [
+        (
+            "no C++ compiler (c++) is here to make them",
+            f"C++ compiler, then: {sys.executable} -m engine.kernels",
+        ),
+        ("this processor has no AVX2", ""),
+    ],
+)
+def test_kernels_can_be_had_where_a_next_step_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str, mend: str
+) -> None:
+    (tmp_path / "no_kernels.py").write_text(f"raise SystemExit({why!r})", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(engine, "KERNEL_GAIN", "no_kernels")
+    [found] = engine.kernels()
+    assert found.what.endswith(f", which are slower: {why}")
+    assert (found.grade is Grade.WARN) == bool(mend)
+    assert found.mend.endswith(mend)
 
 
 def test_kernels_that_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
