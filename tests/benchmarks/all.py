@@ -80,7 +80,11 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-NEEDS = {"server": "server", "cells": "batched-bench", "kv": "batched-bench", "lanes": "against"}
+NEEDS = {
+    "server": "server",
+    "lanes": "against",
+    **dict.fromkeys(side_by_side.NEED_BATCHED_BENCH, "batched-bench"),
+}
 SPECULATION = "tests.benchmarks.baselines.speculation"
 PARTS = {
     **{
