@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.processor import usable_cores
-from tests.benchmarks.baselines.llama_batched_bench import step_ms
+from tests.benchmarks.baselines.llama_batched_bench import NO_TENSOR, step_ms, times
 from tests.benchmarks.common import ToolFailed
 from tests.support.workers import ROOT
 
@@ -39,6 +39,18 @@ def test_the_line_that_was_asked_for_gives_the_mean_of_its_steps_the_faster_way(
     assert without == with_flash.replace("--flash-attn on", "--flash-attn off") != with_flash
     options = dict(pairwise(without.split()))
     assert (options["-c"], options["-t"]) == ("4096", str(usable_cores()))
+
+
+def test_a_backend_is_named_to_the_tool_and_loaded_by_it(tmp_path: Path) -> None:
+    prints = tool(tmp_path, f"echo $GGML_BACKEND_PATH \"$@\" > {tmp_path}/asked\necho '{LINE % (84, 0.4)}'")
+    model, backend = tmp_path / "m.gguf", tmp_path / "kernels.so"
+    found = times(prints, model, 2, 100, 16, 2048, flash="on", kv_type="q8_0", backend=backend)
+    assert found.prompt_token_ms == pytest.approx(233.81 / 84, abs=1e-3)
+    first, *asked = (tmp_path / "asked").read_text().split()
+    options = dict(pairwise(asked))
+    assert first == str(backend)
+    assert options["--override-tensor"] == NO_TENSOR
+    assert options["--cache-type-k"] == options["--cache-type-v"] == "q8_0"
 
 
 @pytest.mark.parametrize(
